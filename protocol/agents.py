@@ -1,0 +1,35 @@
+"""Agent hosts and tool names, as data that both sides read.
+
+`supervisor/config.py` checks settings against it, `worker/hosts` maps names to code.
+"""
+
+from dataclasses import dataclass
+
+from protocol.content import Access
+
+TOOLS = ("read", "write", "edit", "bash", "todo", "ask", "send_file", "exit_plan_mode", "cancel_plan_mode", "send")
+
+TOOLS_BY_ACCESS: dict[Access, frozenset[str]] = {
+    Access.CHAT: frozenset({"ask"}),
+    Access.READONLY: frozenset({"read", "todo", "ask", "send_file"}),
+    Access.WORKSPACE: frozenset(TOOLS) - {"send"},
+    Access.FULL: frozenset(TOOLS) - {"send"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """needs_command   the operator names the program
+    talks_to_model  needs the gateway; False: the worker gets no socket at all
+    exact_tools     a tool list is enforced exactly; False: only the empty list, by access `chat`, or none
+    """
+
+    needs_command: bool
+    talks_to_model: bool
+    exact_tools: bool
+
+
+HOSTS: dict[str, HostFacts] = {
+    "echo": HostFacts(needs_command=False, talks_to_model=False, exact_tools=True),
+    "acp": HostFacts(needs_command=True, talks_to_model=True, exact_tools=False),
+}

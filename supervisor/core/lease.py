@@ -1,0 +1,217 @@
+"""One worker's life, and what it may say in each state.
+
+In come messages and the clock; out comes a verdict for each message and the moment by which the worker must have
+spoken. pool.py performs it: a violation, a silence or a late start ends the worker.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from protocol.ids import LeaseKey, SessionId, TurnId
+from protocol.to_supervisor import (
+    VERSION,
+    Asked,
+    DialogGone,
+    FileOffered,
+    FormBroken,
+    Leaving,
+    OpenedHow,
+    OpenFailed,
+    PieceMade,
+    Pulse,
+    Ready,
+    Remarked,
+    SessionOpened,
+    ToolUsed,
+    ToSupervisor,
+    TurnEnded,
+    UsageSeen,
+    WorkerExited,
+)
+
+
+class LeaseState(StrEnum):
+    STARTING = "starting"  # until Ready
+    OPENING = "opening"  # granted; the agent program starts
+    IDLE = "idle"
+    BUSY = "busy"
+    LEAVING = "leaving"  # asked to leave
+    GONE = "gone"
+
+
+_ALWAYS: frozenset[type[ToSupervisor]] = frozenset({Leaving, WorkerExited, FormBroken})
+_TURN: frozenset[type[ToSupervisor]] = frozenset(
+    {Pulse, PieceMade, ToolUsed, Asked, DialogGone, FileOffered, UsageSeen, Remarked, TurnEnded}
+)
+
+MAY_SAY: Mapping[LeaseState, frozenset[type[ToSupervisor]]] = {
+    LeaseState.STARTING: _ALWAYS | {Ready},
+    LeaseState.OPENING: _ALWAYS | {Pulse, SessionOpened, OpenFailed, Remarked},
+    LeaseState.IDLE: _ALWAYS | {Pulse, Remarked},
+    LeaseState.BUSY: _ALWAYS | _TURN,
+    LeaseState.LEAVING: _ALWAYS | {Pulse, Remarked},
+    LeaseState.GONE: frozenset(),  # late words of a reaped worker are dropped
+}
+
+
+class Word(StrEnum):
+    """The verdict on one message."""
+
+    HEARD = "heard"
+    DROPPED = "dropped"  # late: the lease is gone, or the turn has just ended
+    BROKEN = "broken"  # a protocol violation
+
+
+class GoneWhy(StrEnum):
+    """How a worker ended, as its peer and the operator have to know it."""
+
+    LEFT = "left"  # asked to leave, and did
+    STOPPED = "stopped"  # killed on our order
+    CRASHED = "crashed"  # after Ready, by itself
+    HUNG = "hung"
+    VIOLATION = "violation"
+    START_FAILED = "start_failed"  # dead or silent before Ready
+    LAYER_MISSING = "layer_missing"  # a required layer was not achieved
+    OPEN_FAILED = "open_failed"  # the agent program did not open
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The worker may be given turns."""
+
+    key: LeaseKey
+    session_id: SessionId
+    how: OpenedHow
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A word of the running turn that its lease allowed."""
+
+    key: LeaseKey
+    message: PieceMade | ToolUsed | Asked | DialogGone | FileOffered | UsageSeen | Remarked | TurnEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """No process of this worker is left and its lease is revoked. detail: one line for the log, no peer's words."""
+
+    key: LeaseKey
+    why: GoneWhy
+    detail: str
+
+
+PoolEvent = Opened | Said | Gone
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds; behaviour.md 4."""
+
+    ready_s: float = 20.0
+    open_s: float = 60.0
+    hang_s: float = 10.0
+
+
+class Lease:
+    """Knows no clock and no process. `now` is monotonic seconds."""
+
+    def __init__(self, key: LeaseKey, limits: Limits, *, now: float) -> None:
+        self.key = key
+        self.state = LeaseState.STARTING
+        self.turn: TurnId | None = None
+        self.reason = ""  # of the last BROKEN
+        self._limits = limits
+        self._since = now
+        self._heard = now
+        self._pieces = 0
+
+    def hear(self, message: ToSupervisor, *, now: float) -> Word:
+        """Judge one message and move. reason holds the rule that a BROKEN one broke."""
+        if self.state is LeaseState.GONE:
+            return Word.DROPPED
+        self._heard = now
+        if type(message) not in MAY_SAY[self.state]:
+            return self._break(f"{type(message).__name__} while {self.state}")
+        match message:
+            case Ready(version=version):
+                if version != VERSION:
+                    return self._break(f"protocol version {version}")
+                self._enter(LeaseState.OPENING, now)
+            case SessionOpened():
+                self._enter(LeaseState.IDLE, now)
+            case PieceMade(turn_id=turn, number=number):
+                if turn != self.turn:
+                    return self._break("a piece of another turn")
+                if number != self._pieces:
+                    return self._break("a piece out of order")
+                self._pieces += 1
+            case TurnEnded(turn_id=turn):
+                if turn != self.turn:
+                    return self._break("the end of another turn")
+                self.turn = None
+                self._enter(LeaseState.IDLE, now)
+            case Asked(turn_id=turn) | DialogGone(turn_id=turn) | ToolUsed(turn_id=turn) | FileOffered(turn_id=turn):
+                if turn != self.turn:
+                    return self._break(f"{type(message).__name__} of another turn")
+            case UsageSeen(turn_id=turn):
+                if turn != self.turn:
+                    return self._break("usage of another turn")
+            case _:
+                pass
+        return Word.HEARD
+
+    def begin(self, turn: TurnId, *, now: float) -> None:
+        """A turn is being given to this worker. raises RuntimeError unless it is idle"""
+        if self.state is not LeaseState.IDLE:
+            raise RuntimeError(f"turn given to a worker that is {self.state}")
+        self.turn = turn
+        self._pieces = 0
+        self._enter(LeaseState.BUSY, now)
+
+    def leave(self, *, now: float) -> None:
+        """Asked to leave in order."""
+        self._enter(LeaseState.LEAVING, now)
+
+    def end(self) -> None:
+        """Revoked: whatever it still says is dropped."""
+        self.state = LeaseState.GONE
+        self.turn = None
+
+    def rearm(self, *, now: float) -> None:
+        """The supervisor itself was away (a gap in its loop, a suspended machine): all watches start anew."""
+        self._since = now
+        self._heard = now
+
+    def wake_at(self) -> float | None:
+        """When this lease is overdue unless something is heard before; None while nothing is due."""
+        match self.state:
+            case LeaseState.STARTING:
+                return self._since + self._limits.ready_s
+            case LeaseState.OPENING:
+                return min(self._since + self._limits.open_s, self._heard + self._limits.hang_s)
+            case LeaseState.BUSY:
+                return self._heard + self._limits.hang_s
+            case _:
+                return None
+
+    def overdue(self, *, now: float) -> str | None:
+        """The watch that ran out: "ready", "open" or "hang"; None while all is well."""
+        at = self.wake_at()
+        if at is None or now < at:
+            return None
+        if self.state is LeaseState.STARTING:
+            return "ready"
+        if self.state is LeaseState.OPENING and now >= self._since + self._limits.open_s:
+            return "open"
+        return "hang"
+
+    def _enter(self, state: LeaseState, now: float) -> None:
+        self.state = state
+        self._since = now
+
+    def _break(self, reason: str) -> Word:
+        self.reason = reason
+        return Word.BROKEN
