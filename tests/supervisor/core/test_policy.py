@@ -1,0 +1,27 @@
+from dataclasses import fields
+
+from protocol.content import Access
+from supervisor.core.policy import Agent, AgentOverrides, PeerOverrides
+
+
+def test_every_key_of_agent_can_be_overridden() -> None:
+    assert [f.name for f in fields(AgentOverrides)] == [f.name for f in fields(Agent)]
+
+
+def test_what_is_not_set_leaves_the_value_and_what_is_set_wins_even_when_it_is_empty() -> None:
+    agent = Agent(host="acp", command=("goose",), model="m", footer=True)
+
+    changed = agent.overridden(AgentOverrides(command=(), footer=False))
+
+    assert changed == Agent(host="acp", command=(), model="m", footer=False)
+
+
+def test_overrides_of_one_peer_merge_key_by_key_and_so_does_their_agent() -> None:
+    by_hand = PeerOverrides(tools=("read",), access=Access.FULL, agent=AgentOverrides(host="acp", command=("a",)))
+    by_allow = PeerOverrides(admitted=True, tools=(), agent=AgentOverrides(command=("b",)))
+
+    merged = by_hand.overridden(by_allow)
+
+    assert merged == PeerOverrides(
+        admitted=True, tools=(), access=Access.FULL, agent=AgentOverrides(host="acp", command=("b",))
+    )
