@@ -1,0 +1,235 @@
+"""Every Linux call of the hostile side and its nanny, by ctypes; nobody else on this side makes one.
+
+A call that this platform or kernel does not have answers OSError(ENOSYS), so a caller needs one `except OSError` for
+both "refused" and "absent". Numbers are from the kernel's own headers (include/uapi), x86_64 and aarch64.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import signal
+import sys
+from collections.abc import Iterator
+
+LINUX = sys.platform == "linux"
+
+_libc = ctypes.CDLL(None, use_errno=True) if LINUX else None
+if _libc is not None:
+    _libc.syscall.restype = ctypes.c_long
+
+_MACHINE = platform.machine()
+
+# name -> (x86_64, aarch64); from 424 on the numbers are the same everywhere
+_NUMBERS: dict[str, tuple[int, int]] = {
+    "prctl": (157, 167),
+    "unshare": (272, 97),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "capget": (125, 90),
+    "capset": (126, 91),
+    "waitid": (247, 95),
+    "seccomp": (317, 277),
+    "pidfd_send_signal": (424, 424),
+    "pidfd_open": (434, 434),
+    "close_range": (436, 436),
+    "mount_setattr": (442, 442),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+}
+
+
+def number(name: str) -> int:
+    """The number of a system call here; -1, which every kernel answers with ENOSYS, on a machine we do not know."""
+    column = {"x86_64": 0, "aarch64": 1}.get(_MACHINE)
+    return -1 if column is None else _NUMBERS[name][column]
+
+
+SyscallArgument = int | bytes | None | ctypes.Array[ctypes.c_char] | ctypes.Structure
+
+
+def syscall(nr: int, *args: SyscallArgument) -> int:
+    """One raw system call. bytes are passed by address, structures and buffers by reference.
+
+    raises OSError with the kernel's errno; ENOSYS where there is no Linux
+    """
+    if _libc is None or nr < 0:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    raw: list[object] = []
+    for arg in args:
+        if arg is None:
+            raw.append(ctypes.c_void_p(None))
+        elif isinstance(arg, int):
+            # A whole register: an int would leave the upper half of a 64-bit argument undefined.
+            raw.append(ctypes.c_ulong(arg & 0xFFFFFFFFFFFFFFFF))
+        elif isinstance(arg, bytes):
+            raw.append(ctypes.c_char_p(arg))
+        else:
+            raw.append(ctypes.byref(arg))
+    result: int = _libc.syscall(ctypes.c_long(nr), *raw)
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+# --- processes ------------------------------------------------------------------------------------------------
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+
+def prctl(option: int, *args: int) -> int:
+    """raises OSError"""
+    padded = (*args, 0, 0, 0, 0)[:4]
+    return syscall(number("prctl"), option, *padded)
+
+
+def die_with_parent() -> None:
+    """SIGKILL when the *thread* that forked us ends. The caller checks afterwards that the parent still lives."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def set_dumpable(value: int) -> None:
+    """0: no ptrace, no /proc/<pid>/{environ,mem,fd} for others of our user. 1: our uid owns /proc/<pid> again."""
+    prctl(PR_SET_DUMPABLE, value)
+
+
+def become_subreaper() -> None:
+    """Orphans of our tree become our children instead of init's."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def no_new_privs() -> None:
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def pidfd_open(pid: int) -> int:
+    """A descriptor that is readable once pid has ended. raises OSError: ENOSYS before Linux 5.3, ESRCH when the process is gone"""
+    return syscall(number("pidfd_open"), pid, 0)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """All descendants of pid that /proc shows, parents first. Those that vanish meanwhile are left out."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                listed = file.read().split()
+        except OSError:
+            continue
+        for child in listed:
+            yield int(child)
+            yield from descendants(int(child))
+
+
+# --- namespaces and mounts ------------------------------------------------------------------------------------
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+
+MNT_DETACH = 2
+
+
+def unshare(flags: int) -> None:
+    """raises OSError: EPERM refused, EINVAL with a second thread (NEWUSER), ENOSPC over the namespaces' limit"""
+    syscall(number("unshare"), flags)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int = 0, data: str | None = None) -> None:
+    """raises OSError"""
+    syscall(
+        number("mount"),
+        None if source is None else os.fsencode(source),
+        os.fsencode(target),
+        None if kind is None else os.fsencode(kind),
+        flags,
+        None if data is None else os.fsencode(data),
+    )
+
+
+def umount2(target: str, flags: int = 0) -> None:
+    """raises OSError"""
+    syscall(number("umount2"), os.fsencode(target), flags)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """raises OSError"""
+    syscall(number("pivot_root"), os.fsencode(new_root), os.fsencode(put_old))
+
+
+# --- capabilities ---------------------------------------------------------------------------------------------
+
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _CapData(ctypes.Structure):
+    _fields_ = [
+        (f"{name}_{half}", ctypes.c_uint32) for half in "01" for name in ("effective", "permitted", "inheritable")
+    ]
+
+
+def capset(effective: int, permitted: int, inheritable: int) -> None:
+    """Set this thread's capability sets, 64-bit masks. raises OSError(EPERM) when permitted would grow"""
+    low, high = 0xFFFFFFFF, 32
+    data = _CapData(
+        effective & low,
+        permitted & low,
+        inheritable & low,
+        effective >> high,
+        permitted >> high,
+        inheritable >> high,
+    )
+    syscall(number("capset"), _CapHeader(_CAPABILITY_VERSION_3, 0), data)
+
+
+CAP_KILL = 1 << 5
+
+
+def drop_capabilities(keep: int = 0) -> None:
+    """No capability left but those of the mask, and none to be had again by exec.
+
+    keep    capabilities to stay effective; a nanny whose worker has a uid of its own needs CAP_KILL
+    raises  OSError when even lowering is refused
+    """
+    # Bounding set first: dropping from it needs CAP_SETPCAP.
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            break  # EINVAL: past the kernel's last one; EPERM: an ordinary user has no CAP_SETPCAP and nothing to lose
+    try:
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # before Linux 4.3 there is no ambient set
+            raise
+    capset(keep, keep, 0)
