@@ -7,7 +7,6 @@ and keys do not. Store is synchronous and belongs to one thread; Journal is its 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -15,6 +14,9 @@ from protocol.content import Role
 from protocol.errors import BridgeError
 from protocol.ids import AccountId, Cursor, Generation, MessageId, PeerKey, ReplyToken, SendKey, SessionId
 from supervisor.channels.base import Batch
+from supervisor.core.states import MessageState, PartKind, PartState
+
+__all__ = ["MessageState", "PartKind", "PartState"]  # shells take them from here as well
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,46 +24,6 @@ T = TypeVar("T")
 
 class JournalUnavailable(BridgeError):
     """The disk refuses a transaction (full, read-only, locked); nothing of it was kept. Try again."""
-
-
-class MessageState(StrEnum):
-    """settled.md 27 gives the transitions; those after RUNNING and ASKING are final but for INTERRUPTED's notice."""
-
-    RECEIVED = "received"
-    IGNORED = "ignored"
-    REFUSED = "refused"
-    TURNED_AWAY = "turned_away"
-    COMMAND = "command"
-    ANSWER = "answer"
-    QUEUED = "queued"
-    RUNNING = "running"
-    ASKING = "asking"
-    ANSWERED = "answered"
-    STOPPED = "stopped"
-    EMPTY = "empty"
-    FAILED = "failed"
-    LIMITED = "limited"
-    DECLINED = "declined"
-    INTERRUPTED = "interrupted"
-    DROPPED = "dropped"
-    DEAD = "dead"
-
-
-class PartState(StrEnum):
-    PENDING = "pending"
-    SENDING = "sending"  # an attempt may be on its way
-    ACCEPTED = "accepted"
-    UNCONFIRMED = "unconfirmed"
-    REJECTED = "rejected"
-    PARKED = "parked"  # waits for the peer's next message
-    DROPPED = "dropped"  # a courtesy line given way, the rest of a stopped turn, a dead letter
-
-
-class PartKind(StrEnum):
-    REPLY = "reply"
-    COURTESY = "courtesy"  # waiting lines: first to give way
-    OUTCOME = "outcome"  # never dropped: parks behind the answer it belongs to
-    COMMAND = "command"  # a slash command's or a dialog's own lines: before parked parts
 
 
 # --- rows -----------------------------------------------------------------------------------------------------

@@ -1,10 +1,16 @@
-"""The states of messages and parts in the journal, and the kinds of parts: one vocabulary for store and cores."""
+"""The states in which the journal holds a message and a part: plain values that cores and shells both read.
+
+store.py keeps them, recovery.py decides by them.
+"""
 
 from enum import StrEnum
 
 
 class MessageState(StrEnum):
-    """settled.md 27 gives the transitions; those after RUNNING and ASKING are final but for INTERRUPTED's notice."""
+    """received → ignored | refused | turned_away | command | answer | queued
+    queued → running ⇄ asking → answered | stopped | empty | failed | limited | declined | interrupted
+    queued → stopped | dropped; and any open state → dead.
+    """
 
     RECEIVED = "received"
     IGNORED = "ignored"
@@ -41,3 +47,8 @@ class PartKind(StrEnum):
     COURTESY = "courtesy"  # waiting lines: first to give way
     OUTCOME = "outcome"  # never dropped: parks behind the answer it belongs to
     COMMAND = "command"  # a slash command's or a dialog's own lines: before parked parts
+
+
+# Whoever finds one of these at start has something left to do.
+OPEN_MESSAGES = (MessageState.RECEIVED, MessageState.QUEUED, MessageState.RUNNING, MessageState.ASKING)
+OPEN_PARTS = (PartState.PENDING, PartState.SENDING, PartState.PARKED)
