@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     async def sleep_until(self, at: float) -> None:
-        """Return once now() >= at."""
+        """Return at about that moment, not noticeably before."""
         ...
 
 
@@ -30,5 +30,4 @@ class SystemClock:
         return time.time()
 
     async def sleep_until(self, at: float) -> None:
-        while (left := at - time.monotonic()) > 0:
-            await asyncio.sleep(left)
+        await asyncio.sleep(max(0.0, at - time.monotonic()))
