@@ -21,7 +21,7 @@ _ESCAPES |= {ord(c): f"\\u{ord(c):04x}" for c in _BIDI + "\u2028\u2029"}
 class OneLine(logging.Formatter):
     """Time in UTC, level, message; a traceback follows indented, escaped like everything else."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
