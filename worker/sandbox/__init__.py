@@ -1,0 +1,100 @@
+"""A worker's sandbox: apply() puts every layer of a plan in place, in order, and says what was achieved.
+
+plan.py decides, one file per layer performs; namespaces.enter_nanny() and leave_nanny() are the nanny's part.
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from protocol.errors import BridgeError
+from protocol.spec import Layer, NetworkMode, WorkerPlan
+from worker.sandbox import descriptors, environment, landlock, linux, namespaces, own_uid, rlimits, seccomp
+from worker.sandbox import plan as decide
+from worker.sandbox.facts import facts as find_facts
+from worker.sandbox.plan import Facts
+
+
+class LayerFailed(BridgeError):
+    """A layer that the plan requires could not be had: this worker must not start."""
+
+    def __init__(self, layer: Layer, reason: str) -> None:
+        super().__init__(f"{layer.value}: {reason}")
+        self.layer = layer
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """layers: achieved, the nanny's among them. missing: wanted and not achieved. network: what sockets it may make."""
+
+    layers: tuple[Layer, ...]
+    missing: tuple[Layer, ...]
+    network: NetworkMode
+
+
+def apply(
+    plan: WorkerPlan, *, already: frozenset[Layer], keep: tuple[int, ...] = (), facts: Facts | None = None
+) -> Applied:
+    """Put this process, which has one thread, behind the plan's layers. There is no way back.
+
+    already  what namespaces.enter_nanny() achieved before the fork
+    keep     descriptors that stay open beside 0, 1 and 2
+    facts    None = find them
+    raises   LayerFailed for a required layer; a wanted one that fails is missing
+    """
+    facts = facts or find_facts()
+    wanted = frozenset(plan.wanted) | frozenset(plan.required)
+    achieved = wanted & already
+    for layer in decide.NANNY_LAYERS:
+        if layer in plan.required and layer not in achieved:
+            raise LayerFailed(layer, "the nanny did not get it")
+
+    for layer in decide.ORDER:
+        if layer not in wanted:
+            continue
+        try:
+            _perform(layer, plan, facts, achieved, keep)
+        except OSError as error:
+            if layer in plan.required:
+                raise LayerFailed(layer, error.strerror or str(error)) from error
+        else:
+            achieved |= {layer}
+
+    return Applied(
+        layers=tuple(layer for layer in Layer if layer in achieved),
+        missing=tuple(layer for layer in Layer if layer in wanted - achieved),
+        network=decide.sockets(plan, achieved),
+    )
+
+
+def _perform(layer: Layer, plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer], keep: tuple[int, ...]) -> None:
+    """raises OSError"""
+    match layer:
+        case Layer.DESCRIPTORS:
+            descriptors.apply(keep)
+        case Layer.MOUNT_NS:
+            namespaces.own_mounts(plan, facts)
+        case Layer.NET_NS:
+            namespaces.own_network()
+        case Layer.RLIMITS:
+            rlimits.apply(plan.limits, processes=decide.process_limit(plan, facts, achieved))
+        case Layer.OWN_UID:
+            own_uid.apply(plan.uid, plan.gid)
+        case Layer.ENVIRONMENT:
+            environment.apply(decide.environment(plan, facts), folder=decide.works_in(plan))
+        case Layer.NO_NEW_PRIVS:
+            linux.drop_capabilities()
+            linux.no_new_privs()
+        case Layer.LANDLOCK:
+            rules = decide.landlock_rules(plan, facts, achieved)
+            landlock.apply(facts.landlock_abi, rules, tcp_connect=decide.tcp_ports(plan, achieved))
+        case Layer.SECCOMP:
+            seccomp.apply(
+                decide.sockets(plan, achieved),
+                machine=facts.machine,
+                pretend_chmod=decide.pretends_chmod(plan, achieved),
+            )
+        case Layer.USER_NS | Layer.PID_NS | Layer.CGROUP:
+            raise AssertionError(f"{layer.value} is the nanny's")
+        case _:
+            assert_never(layer)

@@ -31,6 +31,8 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "capset": (126, 91),
     "waitid": (247, 95),
     "seccomp": (317, 277),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
     "pidfd_send_signal": (424, 424),
     "pidfd_open": (434, 434),
     "close_range": (436, 436),
@@ -233,3 +235,86 @@ def drop_capabilities(keep: int = 0) -> None:
         if error.errno != errno.EINVAL:  # before Linux 4.3 there is no ambient set
             raise
     capset(keep, keep, 0)
+
+
+# --- detached mounts (Linux 5.2; attributes 5.12) -------------------------------------------------------------
+
+MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_NOSUID = 2
+MOUNT_ATTR_NODEV = 4
+MOUNT_ATTR_NOEXEC = 8
+
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+def clone_tree(path: str) -> int:
+    """A detached copy of all that is mounted at and below path, as a descriptor. raises OSError
+
+    Always recursive: in a user namespace the kernel refuses to show what a mount below path covers.
+    """
+    flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
+    return syscall(number("open_tree"), _AT_FDCWD, os.fsencode(path), flags)
+
+
+def restrict_tree(tree: int, attributes: int) -> None:
+    """Set MOUNT_ATTR_* on a detached copy, everything below included. raises OSError"""
+    attr = _MountAttr(attributes, 0, 0, 0)
+    syscall(number("mount_setattr"), tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, attr, ctypes.sizeof(attr))
+
+
+def restrict_mount(path: str, attributes: int) -> None:
+    """Set MOUNT_ATTR_* on the one mount at path. raises OSError"""
+    attr = _MountAttr(attributes, 0, 0, 0)
+    syscall(number("mount_setattr"), _AT_FDCWD, os.fsencode(path), 0, attr, ctypes.sizeof(attr))
+
+
+def place_tree(tree: int, target: str) -> None:
+    """Mount a detached copy on an existing path. raises OSError"""
+    syscall(number("move_mount"), tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+# --- Landlock and seccomp -------------------------------------------------------------------------------------
+
+
+def landlock_abi() -> int:
+    """0 where Landlock is absent, off at boot, or refused to us."""
+    try:
+        return syscall(number("landlock_create_ruleset"), None, 0, 1)
+    except OSError:
+        return 0
+
+
+def landlock_create_ruleset(attr: bytes) -> int:
+    """The rule set's descriptor. raises OSError"""
+    return syscall(number("landlock_create_ruleset"), attr, len(attr), 0)
+
+
+def landlock_add_rule(ruleset: int, kind: int, rule: bytes) -> None:
+    """raises OSError: EINVAL for a right that a file cannot have, or one that the rule set does not handle"""
+    syscall(number("landlock_add_rule"), ruleset, kind, rule, 0)
+
+
+def landlock_restrict_self(ruleset: int) -> None:
+    """Binds this thread and all its descendants, for ever. raises OSError(EPERM) without no_new_privs"""
+    syscall(number("landlock_restrict_self"), ruleset, 0)
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+_SECCOMP_SET_MODE_FILTER = 1
+
+
+def seccomp_filter(instructions: bytes) -> None:
+    """Load a filter of 8-byte BPF instructions on this thread and its descendants. raises OSError"""
+    program = _FilterProgram(len(instructions) // 8, instructions)
+    syscall(number("seccomp"), _SECCOMP_SET_MODE_FILTER, 0, program)
