@@ -6,7 +6,7 @@ config.py reads it; this module alone writes it. One writer: the supervisor, whi
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ from typing import Any
 import tomli_w
 
 from protocol.errors import BridgeError
-from supervisor.config import Settings, read_peers
+from supervisor.config import read_peers
 from supervisor.core.policy import AgentOverrides, PeerOverrides
-from supervisor.home import Home
 
 _HEAD = "# Written by `bridge-ctl allow` and `deny`. What stands here wins over [peers] of bridge.toml, key by key.\n\n"
 
@@ -25,17 +24,26 @@ class PeersUnwritable(BridgeError):
     """The disk refuses peers.toml; the old one is untouched."""
 
 
-def change(home: Home, settings: Settings, key: str, overrides: PeerOverrides) -> Settings:
-    """Put these overrides over the entry of one peer, on disk, and return the settings that hold from now on.
+@dataclass(frozen=True, slots=True)
+class PeersFile:
+    """One home's peers.toml."""
 
-    key      ACCOUNT/ID, ID or label
-    raises   ConfigError (peers.toml is wrong, or these tools cannot be enforced), PeersUnwritable; nothing is changed then
-    """
-    stored = read_peers(home.peers_toml)
-    stored[key] = stored.get(key, PeerOverrides()).overridden(overrides)
-    changed = settings.with_stored_peers(stored)
-    write(home.peers_toml, stored)
-    return changed
+    path: Path
+
+    def with_entry(self, key: str, overrides: PeerOverrides) -> dict[str, PeerOverrides]:
+        """What the file would hold with these overrides over the entry of one peer; Settings.with_stored_peers says
+        whether that would do.
+
+        key      ACCOUNT/ID, ID or label
+        raises   ConfigError: the file is wrong as it stands
+        """
+        stored = read_peers(self.path)
+        stored[key] = stored.get(key, PeerOverrides()).overridden(overrides)
+        return stored
+
+    def write(self, key: str, overrides: PeerOverrides) -> None:
+        """Put these overrides over the entry of one peer, on disk. raises ConfigError, PeersUnwritable"""
+        write(self.path, self.with_entry(key, overrides))
 
 
 def write(file: Path, peers: Mapping[str, PeerOverrides]) -> None:

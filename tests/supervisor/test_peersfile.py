@@ -8,7 +8,7 @@ from protocol.content import Access
 from supervisor.config import ConfigError, load, read_peers
 from supervisor.core.policy import AgentOverrides, Auth, PeerOverrides
 from supervisor.home import Home
-from supervisor.peersfile import PeersUnwritable, change, write
+from supervisor.peersfile import PeersFile, PeersUnwritable, write
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0*"), min_size=1, max_size=20)
 overrides = st.builds(
@@ -34,39 +34,41 @@ def test_what_is_written_is_read_back(
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_admitted_peer_is_in_the_settings_at_once_and_after_the_next_load(tmp_path: Path) -> None:
+def test_an_entry_that_is_written_counts_at_once_and_after_the_next_load(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.bridge_toml.write_text("[peers.'a/alice']\nmax_turns_per_hour = 2\n")
+    file = PeersFile(home.peers_toml)
+    admitted = PeerOverrides(admitted=True, tools=("read",))
 
-    changed = change(home, load(home), "a/alice", PeerOverrides(admitted=True, tools=("read",)))
+    at_once = load(home).with_stored_peers(file.with_entry("a/alice", admitted))
+    assert not home.peers_toml.exists()
+    file.write("a/alice", admitted)
 
-    assert changed.peers == {"a/alice": PeerOverrides(admitted=True, tools=("read",), max_turns_per_hour=2)}
-    assert load(home) == changed
+    assert at_once.peers == {"a/alice": PeerOverrides(admitted=True, tools=("read",), max_turns_per_hour=2)}
+    assert load(home) == at_once
 
 
 def test_a_later_change_of_the_same_peer_keeps_the_keys_it_does_not_name(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    settings = change(home, load(home), "alice", PeerOverrides(admitted=True, access=Access.CHAT))
-    settings = change(home, settings, "bob", PeerOverrides(admitted=True))
+    file = PeersFile(tmp_path / "peers.toml")
+    file.write("alice", PeerOverrides(admitted=True, access=Access.CHAT))
+    file.write("bob", PeerOverrides(admitted=True))
 
-    settings = change(home, settings, "alice", PeerOverrides(admitted=False))
+    file.write("alice", PeerOverrides(admitted=False))
 
-    assert settings.peers == {
+    assert read_peers(file.path) == {
         "alice": PeerOverrides(admitted=False, access=Access.CHAT),
         "bob": PeerOverrides(admitted=True),
     }
 
 
-def test_a_change_that_cannot_be_enforced_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    home.bridge_toml.write_text('[agent]\nhost = "acp"\ncommand = ["agent"]\n')
-    settings = change(home, load(home), "alice", PeerOverrides(admitted=True))
-    before = home.peers_toml.read_bytes()
+def test_a_file_that_was_damaged_by_hand_is_not_written_over(tmp_path: Path) -> None:
+    file = PeersFile(tmp_path / "peers.toml")
+    file.path.write_text("[peers.alice]\naccess = 'root'\n")
 
-    with pytest.raises(ConfigError, match='host "acp" cannot enforce'):
-        change(home, settings, "alice", PeerOverrides(tools=("read",)))
+    with pytest.raises(ConfigError, match=r"^peers\.toml: peers\.alice\.access: expected one of"):
+        file.write("bob", PeerOverrides(admitted=True))
 
-    assert home.peers_toml.read_bytes() == before
+    assert "root" in file.path.read_text()
 
 
 def test_a_disk_that_refuses_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
