@@ -49,13 +49,19 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class RawMessage:
-    """One message of a batch as received: what the journal keeps. raw: the message's own JSON, UTF-8."""
+    """One message of a batch as received: what the journal keeps.
+
+    raw      the message's own JSON, UTF-8
+    content  what stays the same when the network hands the message out again under another id (its items without ids,
+             or a digest of them); empty = the channel cannot tell, so only the id is compared
+    """
 
     message_id: MessageId
     sender: PeerId
     created_at_ms: int | None
     reply_token: ReplyToken | None
     raw: bytes
+    content: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

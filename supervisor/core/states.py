@@ -1,9 +1,12 @@
-"""The states in which the journal holds a message and a part: plain values that cores and shells both read.
+"""A message and a part as the journal holds them, and the states they can be in: values that cores and shells read.
 
 store.py keeps them, recovery.py decides by them.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
+
+from protocol.ids import Generation, MessageId, PeerKey, SendKey
 
 
 class MessageState(StrEnum):
@@ -52,3 +55,34 @@ class PartKind(StrEnum):
 # Whoever finds one of these at start has something left to do.
 OPEN_MESSAGES = (MessageState.RECEIVED, MessageState.QUEUED, MessageState.RUNNING, MessageState.ASKING)
 OPEN_PARTS = (PartState.PENDING, PartState.SENDING, PartState.PARKED)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """row: the journal's own number, in arrival order. handled: how often handling began: one found being handled
+    after two deaths of the supervisor is set aside."""
+
+    row: int
+    who: PeerKey
+    message_id: MessageId
+    created_at_ms: int | None
+    received_at: float
+    raw: bytes
+    state: MessageState
+    handled: int
+    text: str  # sanitised and capped once admitted, else empty
+    late: bool
+    generation: Generation | None  # of the worker that ran it
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    send_key: SendKey
+    who: PeerKey
+    message_row: int | None  # the turn it belongs to; None for a notice without one
+    order: int  # per peer, rising
+    kind: PartKind
+    text: str
+    state: PartState
+    attempts: int
+    message_id: MessageId | None  # the server's id, once accepted
