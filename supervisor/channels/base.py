@@ -4,7 +4,7 @@ Poll, intake and delivery know channels through this file alone. Expected outcom
 is for what a call could not finish.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -43,7 +43,7 @@ class Credentials:
 
     account: AccountId  # the WeChat user who scanned
     bot_id: str
-    token: str
+    token: str = field(repr=False)
     base_url: str
 
 

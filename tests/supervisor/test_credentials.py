@@ -1,0 +1,88 @@
+"""credentials.json on a real disk."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import BridgeError
+from protocol.ids import AccountId
+from supervisor.channels.base import Credentials
+from supervisor.credentials import CredentialsFile, CredentialsUnwritable
+
+ALICE = Credentials(
+    AccountId("alice@im.wechat"), "b1@im.bot", "b1@im.bot:060000SECRET", "https://ilinkai.weixin.qq.com"
+)
+BOB = Credentials(AccountId("bob@im.wechat"), "b2@im.bot", "b2@im.bot:060000OTHER", "https://ilinkai.weixin.qq.com")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "credentials.json"
+
+
+def test_what_is_put_is_there_after_a_restart_and_what_is_removed_is_not(path: Path) -> None:
+    file, _ = CredentialsFile.open(path)
+    file.put(ALICE, 1.0)
+    file.put(BOB, 2.0)
+    file.remove(ALICE.account)
+
+    again, warnings = CredentialsFile.open(path)
+
+    assert again.all() == (BOB,)
+    assert warnings == ()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_token_never_shows_in_a_repr() -> None:
+    assert "SECRET" not in repr(ALICE)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00" * 107, b'{"accou', b"[]", b'{"accounts": [{"account": "a"}]}', b"\xff\xfe"]
+)
+def test_b006_a_damaged_file_is_set_aside_and_named_once(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    path.chmod(0o600)
+
+    file, warnings = CredentialsFile.open(path)
+
+    assert file.all() == ()
+    assert len(warnings) == 1 and "bridge-ctl login" in warnings[0]
+    assert [p.read_bytes() for p in path.parent.glob("credentials.json.damaged-*")] == [data]
+
+
+def test_a_file_open_to_others_is_closed_and_named(path: Path) -> None:
+    file, _ = CredentialsFile.open(path)
+    file.put(ALICE, 1.0)
+    path.chmod(0o644)
+
+    again, warnings = CredentialsFile.open(path)
+
+    assert again.all() == (ALICE,)
+    assert len(warnings) == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_somebody_else_is_refused_with_its_path(path: Path) -> None:
+    path.write_bytes(b"{}")
+    os.chown(path, 12345, 12345)
+
+    with pytest.raises(BridgeError, match="credentials.json: belongs to another user"):
+        CredentialsFile.open(path)
+
+
+def test_a_refused_write_keeps_the_old_accounts(path: Path) -> None:
+    file, _ = CredentialsFile.open(path)
+    file.put(ALICE, 1.0)
+    before = path.read_bytes()
+    moved = path.parent.with_name("elsewhere")
+    path.parent.rename(moved)
+
+    with pytest.raises(CredentialsUnwritable):
+        file.put(BOB, 2.0)
+
+    assert file.all() == (ALICE,)
+    assert (moved / path.name).read_bytes() == before
