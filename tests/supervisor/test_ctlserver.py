@@ -33,7 +33,7 @@ from protocol.ctl import (
     ctl_reply,
 )
 from protocol.errors import BridgeError
-from supervisor.console.client import Client, NoSupervisor, NotAdmitted
+from supervisor.console.client import Client, NotAdmitted
 from supervisor.ctlserver import CONVERSATIONS, Conversation, CtlServer, CtlSocketError, Handler
 from supervisor.home import Home
 
@@ -417,50 +417,6 @@ def test_a_folder_that_cannot_hold_the_socket_is_fatal_and_a_later_start_is_good
             assert await ask(home, Reload()) == [Done(lines=["Reload"])]
 
     run(works)
-
-
-# --- the client without a good server
-
-
-def test_without_a_lock_there_is_no_supervisor(tmp_path: Path) -> None:
-    with pytest.raises(NoSupervisor, match=f"no supervisor runs on {tmp_path}"):
-        Client(tmp_path)
-
-
-def test_a_lock_that_nobody_holds_means_no_supervisor_at_once(tmp_path: Path) -> None:
-    home = Home(tmp_path / "b")
-    home.make()
-    home.lock.write_text("4242")
-
-    with pytest.raises(NoSupervisor, match="no supervisor runs on"):
-        Client(home.path)
-
-    assert home.lock.read_text() == "4242"
-
-
-def test_a_supervisor_that_says_nothing_is_given_up(home: Home) -> None:
-    async def test() -> None:
-        server = CtlServer(home)  # opened, never served
-        try:
-            with pytest.raises(NoSupervisor, match="does not answer"):
-                await ask(home, Status(), silence_s=0.5)
-        finally:
-            server.close()
-
-    run(test)
-
-
-def test_a_held_lock_without_keys_is_a_supervisor_that_does_not_answer(home: Home) -> None:
-    with pytest.raises(NoSupervisor, match="does not answer"):
-        Client(home.path, silence_s=0.2)
-
-
-def test_a_key_file_without_a_key_is_named(home: Home) -> None:
-    (home.run / "ctl-server.pub").write_text("nonsense\n")
-    (home.run / "ctl-client.key").write_text("")
-
-    with pytest.raises(NotAdmitted, match=r"ctl-client\.key: holds no key"):
-        Client(home.path)
 
 
 def test_a_home_too_long_for_a_socket_is_served_all_the_same(tmp_path: Path) -> None:
