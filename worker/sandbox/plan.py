@@ -230,6 +230,7 @@ def environment(plan: WorkerPlan, facts: Facts) -> dict[str, str]:
         "SHELL": "/bin/sh",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
+        "GIT_CONFIG_NOSYSTEM": "1",  # behind Landlock alone /etc/gitconfig is there and unreadable: git gives up on that
     }
 
 
