@@ -1,0 +1,150 @@
+"""Locks, held by real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from protocol.ids import AccountId
+from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock, LockUnusable
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+HOLDER = """
+import sys
+from pathlib import Path
+from supervisor.lockfile import AlreadyRunning, HomeLock
+try:
+    lock = HomeLock(Path(sys.argv[1]))
+    lock.acquire()
+except AlreadyRunning as held:
+    print("refused", held.pid, flush=True)
+    sys.exit(3)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "lock"
+
+
+def test_a_second_holder_is_refused_and_told_who_holds_it(path: Path) -> None:
+    with holder(path) as first:
+        assert first_line(first) == "held"
+
+        with pytest.raises(AlreadyRunning) as refused:
+            HomeLock(path).acquire()
+
+        assert refused.value.pid == first.pid
+
+
+def test_b012_of_many_starts_in_one_moment_exactly_one_wins(path: Path) -> None:
+    processes = [holder(path) for _ in range(12)]
+    answers = [first_line(p).split()[0] for p in processes]
+    for process in processes:
+        process.communicate()
+
+    assert sorted(answers) == ["held"] + ["refused"] * 11
+
+
+def test_b012_threads_of_one_process_exclude_each_other_a_hundred_times(path: Path) -> None:
+    for _ in range(100):
+        with HomeLock(path), pytest.raises(AlreadyRunning):
+            HomeLock(path).acquire()
+
+
+def test_b012_the_lock_is_not_inherited_by_children(path: Path) -> None:
+    with HomeLock(path):
+        child = subprocess.Popen(
+            [sys.executable, "-c", "print('up', flush=True); input()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            close_fds=False,
+        )
+        assert first_line(child) == "up"
+    try:
+        with HomeLock(path):
+            pass
+    finally:
+        child.communicate("\n")
+
+
+def test_b012_a_file_replaced_under_us_is_noticed(path: Path) -> None:
+    first = HomeLock(path)
+    first.acquire()
+    path.unlink()
+
+    second = HomeLock(path)
+    second.acquire()  # the old inode is nobody's lock any more
+
+    assert first.held and second.held
+    with pytest.raises(AlreadyRunning):
+        HomeLock(path).acquire()
+
+
+@pytest.mark.parametrize("left", ["1 12345", f"{os.getpid()} 1", "", "garbage\x00"])
+def test_b051_b072_b094_what_a_dead_holder_left_behind_holds_nothing(path: Path, left: str) -> None:
+    path.parent.mkdir()
+    path.write_text(left)
+
+    with HomeLock(path):
+        assert path.read_text().split()[0] == str(os.getpid())
+
+
+def test_b051_a_suspended_holder_still_holds_it(path: Path) -> None:
+    with holder(path) as first:
+        assert first_line(first) == "held"
+        first.send_signal(signal.SIGSTOP)
+        os.utime(path, (0, 0))
+        try:
+            with pytest.raises(AlreadyRunning):
+                HomeLock(path).acquire()
+        finally:
+            first.send_signal(signal.SIGCONT)
+
+
+def test_b094_a_killed_holder_frees_it_at_once(path: Path) -> None:
+    for _ in range(3):
+        with holder(path) as first:
+            assert first_line(first) == "held"
+            first.kill()
+            first.wait()
+        with HomeLock(path):
+            pass
+
+
+def test_b072_a_folder_in_its_place_is_an_error_that_names_it(path: Path) -> None:
+    path.mkdir(parents=True)
+
+    with pytest.raises(LockUnusable, match=str(path)):
+        HomeLock(path).acquire()
+
+
+def test_two_homes_with_one_account_exclude_each_other_and_case_counts(tmp_path: Path) -> None:
+    one = AccountLock(AccountId("o9cq80Abc@im.wechat"), tmp_path)
+    with one:
+        with pytest.raises(AlreadyRunning):
+            AccountLock(AccountId("o9cq80Abc@im.wechat"), tmp_path).acquire()
+        AccountLock(AccountId("o9cq80abc@im.wechat"), tmp_path).acquire()
+    assert one.path.exists(), "the file is never removed"

@@ -1,0 +1,33 @@
+"""The supervisor's own calls into the system."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor import platform
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.skipif(not platform.LINUX, reason="Linux only: /proc")
+def test_a_hardened_process_dumps_no_core_and_may_open_many_files() -> None:
+    code = (
+        "import ctypes, resource; from supervisor import platform; platform.harden();"
+        "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), *resource.getrlimit(resource.RLIMIT_CORE))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+
+    assert done.stdout.split() == ["0", "0", "0"]
+
+
+def test_a_start_time_tells_a_process_from_a_later_one_of_the_same_pid() -> None:
+    assert platform.start_time(os.getpid()) == platform.start_time(os.getpid())
+    assert platform.start_time(2**30) == ""
+
+
+def test_free_space_is_told_in_bytes(tmp_path: Path) -> None:
+    assert platform.free_bytes(str(tmp_path)) > 0
