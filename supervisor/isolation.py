@@ -1,0 +1,216 @@
+"""What a worker's sandbox shall be: its WorkerPlan, and how strong this machine's isolation is.
+
+In come access level, network, folders, settings, and the layers that a probe worker reported in its Ready; out go plans
+(grants.py sends them) and the level (status, admission). How a layer is made, only worker/sandbox knows.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+
+from protocol.content import Access, Role
+from protocol.spec import IsolationMode, Layer, NetworkMode, WorkerLimits, WorkerPlan
+from supervisor.config import Workers
+
+MB = 1024 * 1024
+CPU_S = 24 * 3600  # of one process in all its life: a last resort, the turn's timeout comes long before
+
+BARE = (Layer.DESCRIPTORS, Layer.ENVIRONMENT)  # what even `off` keeps: not a wall, but how a worker finds its folders
+ALWAYS = (*BARE, Layer.RLIMITS, Layer.NO_NEW_PRIVS, Layer.LANDLOCK, Layer.SECCOMP, Layer.PID_NS, Layer.MOUNT_NS)
+
+_SHEBANG_BYTES = 256
+_SHEBANGS = 4  # most interpreters of interpreters
+
+
+class Level(StrEnum):
+    STRONG = "strong"
+    MEDIUM = "medium"
+    WEAK = "weak"
+
+
+def level(layers: Iterable[Layer]) -> Level:
+    """Judged by what is closed, not by how many layers there are.
+
+    strong  files, other processes' memory and signals, and sockets, each by two walls: Landlock and seccomp, and
+            either namespaces of all three kinds or a uid of the peer's own, to which even without namespaces the kernel
+            gives no foreign file and no foreign process
+    medium  files, memory and sockets by one wall; a process of the same user may be signalled
+    weak    files of the same user are open
+    """
+    has = frozenset(layers)
+    if not has >= {Layer.SECCOMP, Layer.NO_NEW_PRIVS, Layer.DESCRIPTORS, Layer.ENVIRONMENT, Layer.RLIMITS}:
+        return Level.WEAK
+    namespaces = has >= {Layer.MOUNT_NS, Layer.PID_NS}
+    if Layer.LANDLOCK in has and (Layer.OWN_UID in has or (namespaces and Layer.USER_NS in has)):
+        return Level.STRONG
+    if Layer.LANDLOCK in has or Layer.OWN_UID in has or namespaces:
+        return Level.MEDIUM
+    return Level.WEAK
+
+
+class Isolation:
+    """What this machine offers. Weak, with everything missing, until a probe worker has told; asked by everybody."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.mode = workers.isolation
+        self.layers: tuple[Layer, ...] = ()
+        self.missing: tuple[Layer, ...] = () if self.mode is IsolationMode.OFF else wanted(self.mode, uid=own_uid())
+
+    def learn(self, layers: Iterable[str], missing: Iterable[str]) -> None:
+        """From a probe worker's Ready. raises ValueError: a name that is no Layer"""
+        self.layers = tuple(Layer(name) for name in layers)
+        self.missing = tuple(Layer(name) for name in missing)
+
+    @property
+    def level(self) -> Level:
+        return level(self.layers)
+
+    def may_serve(self, role: Role) -> bool:
+        """At weak only the operator's peer, unless the operator has said otherwise."""
+        return self.mode is not IsolationMode.REQUIRED or self.level is not Level.WEAK or role is Role.OPERATOR
+
+
+def own_uid() -> int | None:
+    """Stands for some peer's uid where peers have one: under root. None elsewhere."""
+    return 1 if os.geteuid() == 0 else None
+
+
+def wanted(mode: IsolationMode, *, uid: int | None) -> tuple[Layer, ...]:
+    """The layers to try. A uid of its own takes the place of a user namespace."""
+    if mode is IsolationMode.OFF:
+        return BARE
+    return (*ALWAYS, Layer.USER_NS if uid is None else Layer.OWN_UID)
+
+
+def plan_for(
+    *,
+    access: Access,
+    network: NetworkMode,
+    mode: IsolationMode,
+    session_dir: Path,
+    workspace: Path,
+    media_dir: Path,
+    read: Iterable[str],
+    write: Iterable[str],
+    command: tuple[str, ...],
+    home: Path,
+    workers: Workers,
+    uid: int | None,
+    layers: Iterable[Layer],
+    gateway_port: int = 0,
+) -> WorkerPlan:
+    """One worker's plan. The three folders exist.
+
+    command  the agent program; its files join what may be read and executed
+    home     the bridge's own, hidden from `full`
+    uid      the peer's own (its gid is the same number); None keeps ours
+    layers   what the probe found: required of every worker under `required`; none before a probe, and for the probe
+    """
+    programs = program_files(command)
+    # A program that lies in the operator's home itself is reachable as a file; its folder would show the bridge's home.
+    safe = (folder for folder in programs.folders if not home.is_relative_to(folder))
+    tried = wanted(mode, uid=uid)
+    offered = frozenset(layers)
+    return WorkerPlan(
+        access=access,
+        mode=mode,
+        network=network,
+        session_dir=str(session_dir),
+        workspace=str(workspace),
+        media_dir=str(media_dir),
+        read=tuple(dict.fromkeys((*read, *safe))),
+        write=tuple(write),
+        execute=programs.files,
+        hide=(str(home),),
+        limits=WorkerLimits(
+            memory_bytes=workers.memory_mb * MB,
+            processes=workers.processes,
+            file_bytes=workers.file_mb * MB,
+            open_files=workers.open_files,
+            cpu_s=CPU_S,
+        ),
+        wanted=tried,
+        required=tuple(layer for layer in tried if layer in offered) if mode is IsolationMode.REQUIRED else (),
+        uid=uid,
+        gid=uid,
+        gateway_port=gateway_port,
+    )
+
+
+def limit_kinds(layers: Iterable[Layer], network: NetworkMode) -> dict[str, str]:
+    """How each limit of a worker is held, as `status` shows it: capped by the kernel, or watched and killed after."""
+    has = frozenset(layers)
+    in_a_cgroup = "capped" if Layer.CGROUP in has else "watched"
+    own_count = Layer.OWN_UID in has or (Layer.USER_NS in has and os.geteuid() != 0)
+    return {
+        "memory": in_a_cgroup,
+        "processes": "capped" if own_count else in_a_cgroup,
+        "cpu": in_a_cgroup,
+        "disk": "watched",
+        "network": network.value,
+    }
+
+
+class ProgramFiles:
+    """files: to be executed, as named and as they really are. folders: to be read for that."""
+
+    def __init__(self) -> None:
+        self.files: tuple[str, ...] = ()
+        self.folders: tuple[str, ...] = ()
+
+    def add(self, named: str) -> None:
+        real = os.path.realpath(named)
+        self.files = tuple(dict.fromkeys((*self.files, named, real)))
+        folders = [folder for path in (named, real) for folder in _folders_of(path)]
+        self.folders = tuple(dict.fromkeys((*self.folders, *folders)))
+
+
+def program_files(command: tuple[str, ...]) -> ProgramFiles:
+    """The program of a command, found in our PATH, and the interpreters that its first line names.
+
+    A program that is not found adds nothing: its host says so when it is started.
+    """
+    found = ProgramFiles()
+    named = shutil.which(command[0]) if command else None
+    for _ in range(_SHEBANGS):
+        if named is None:
+            break
+        named = os.path.abspath(named)
+        found.add(named)
+        named = _interpreter_of(named)
+    return found
+
+
+def _interpreter_of(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            first = file.read(_SHEBANG_BYTES).partition(b"\n")[0]
+    except OSError:
+        return None
+    if not first.startswith(b"#!"):
+        return None
+    words = os.fsdecode(first[2:]).split()
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        return shutil.which(words[0]) if words else None
+    return words[0] if words and os.path.isfile(words[0]) else None
+
+
+def _folders_of(path: str) -> list[str]:
+    """Its own folder; for npm packages the outermost node_modules; for a prefix's bin its lib, or a whole venv.
+
+    Never more of a prefix than that: ~/bin would open the operator's home.
+    """
+    folder = os.path.dirname(path)
+    before, packages, _ = folder.partition("/node_modules")
+    if packages:
+        return [before + packages]
+    if os.path.basename(folder) != "bin":
+        return [folder]
+    prefix = os.path.dirname(folder)
+    if os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
+        return [prefix]
+    library = os.path.join(prefix, "lib")
+    return [folder, library] if os.path.isdir(library) else [folder]
