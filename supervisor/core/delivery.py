@@ -103,8 +103,13 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsent:
+    """The part on its way met a token that is not taken any more: it was certainly not sent. SignedOut follows."""
+
+
+@dataclass(frozen=True, slots=True)
 class SignedOut:
-    """The account's token is not taken any more; a part on its way was not sent."""
+    """The account's token is not taken any more. A part on its way still gets its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,7 @@ OutboxEvent = (
     | Unconfirmed
     | Rejected
     | Unanswered
+    | Unsent
     | SignedOut
     | SignedIn
     | BackOnline
@@ -171,10 +177,16 @@ class _Item:
     attempts: int = 0
     paid: bool = False  # counted in `spent` already
     retry_at: float | None = None
+    unwanted: bool = False  # on its way when its turn was stopped
 
     @property
     def courtesy(self) -> bool:
         return self.part.kind is PartKind.COURTESY
+
+    @property
+    def expendable(self) -> bool:
+        """Not to be tried again, whatever the channel answers."""
+        return self.courtesy or self.unwanted
 
 
 class Outbox:
@@ -276,6 +288,8 @@ class Outbox:
                 self._items += [_Item(part, PartState.PENDING) for part in parts]
             case TurnStopped(turn):
                 self._turns.discard(turn)
+                if self._flying is not None and self._flying.part.turn == turn:
+                    self._flying.unwanted = self._flying.part.kind is PartKind.REPLY
                 self._drop(effects, lambda part: part.turn == turn and part.kind is PartKind.REPLY)
             case ParkedUnwanted():
                 parked = {item.part.key for item in self._items if item.state is PartState.PARKED}
@@ -292,11 +306,11 @@ class Outbox:
                 self._rejected(effects, now)
             case Unanswered(retry_after_s):
                 self._unanswered(effects, retry_after_s, now)
+            case Unsent():
+                self._held = True
+                self._unsent(effects)
             case SignedOut():
                 self._held = True
-                if self._flying is not None:
-                    self._return_unsent(self._flying, effects)
-                self._drop(effects, lambda part: part.kind is PartKind.COURTESY)
             case SignedIn():
                 self._held = self._stalled = False
             case BackOnline():
@@ -412,33 +426,35 @@ class Outbox:
         if self.left > 0:
             self.throttled_until = now + THROTTLED_S
         rest, self._spent = self.left, self.rules.budget
+        if item.expendable:
+            effects.append(Mark(self._landed().part.key, PartState.DROPPED, spend=rest))
+            return
         self._flying, item.paid, item.attempts = None, False, 0
-        if item.courtesy:
-            self._items.remove(item)
-            effects.append(Mark(item.part.key, PartState.DROPPED, spend=rest))
-        else:
-            item.state = PartState.PARKED
-            effects.append(Mark(item.part.key, PartState.PARKED, spend=rest))
+        item.state = PartState.PARKED
+        effects.append(Mark(item.part.key, PartState.PARKED, spend=rest))
 
     def _unanswered(self, effects: list[OutboxEffect], retry_after_s: float, now: float) -> None:
         item = self._in_flight()
+        if item.expendable:
+            effects.append(Mark(self._landed().part.key, PartState.DROPPED))
+            return
         self._flying = None
-        if item.courtesy:
-            self._items.remove(item)
-            effects.append(Mark(item.part.key, PartState.DROPPED))
-        elif item.attempts >= ATTEMPTS:
-            # It may have arrived; with its own key it can be sent again without being shown twice.
+        self._items.sort(key=lambda other: other is not item)
+        if item.attempts >= ATTEMPTS:
+            # It may have arrived; with its own key it can be sent again later without being shown twice.
             item.attempts = 0
             self._stalled = True
         else:
             item.retry_at = now + max(retry_after_s, BACKOFF_S[item.attempts - 1])
-        self._items.sort(key=lambda other: other is not item)
 
-    def _return_unsent(self, item: _Item, effects: list[OutboxEffect]) -> None:
+    def _unsent(self, effects: list[OutboxEffect]) -> None:
+        item = self._in_flight()
+        if item.expendable:
+            effects.append(Mark(self._landed().part.key, PartState.DROPPED))
+            return
         self._flying = None
         item.state, item.attempts = PartState.PENDING, 0
-        if not item.courtesy:
-            effects.append(Mark(item.part.key, PartState.PENDING))
+        effects.append(Mark(item.part.key, PartState.PENDING))
 
     def _park(self, effects: list[OutboxEffect]) -> None:
         """Nothing new goes before the peer writes: courtesy lines will be stale by then, the rest waits on disk."""

@@ -31,6 +31,7 @@ from supervisor.core.delivery import (
     TurnStopped,
     Unanswered,
     Unconfirmed,
+    Unsent,
     Woke,
 )
 from supervisor.core.states import PartKind, PartState
@@ -253,6 +254,17 @@ def test_stop_drops_the_unsent_reply_of_its_turn_and_nothing_else() -> None:
     assert carry_out(box, TAKEN, now=1.2) == ["out", "3"]
 
 
+def test_a_refused_part_of_a_stopped_turn_is_not_parked() -> None:
+    box = outbox()
+    box.step(replies(1), now=1.0)
+
+    box.step(TurnStopped(1), now=1.1)
+    effects = box.step(Rejected(), now=1.2)
+
+    assert marks(effects, PartState.DROPPED) == ["1"]
+    assert box.parked == 0
+
+
 def test_an_unwanted_parked_rest_is_dropped_before_any_of_it_leaves() -> None:
     box = outbox(Rules(budget=2, reserve=1, gap_s=0.0))
     carry_out(box, replies(1, 2, 3, 4), now=1.0)
@@ -378,12 +390,22 @@ def test_a_signed_out_account_keeps_its_parts_for_the_next_login() -> None:
     box = outbox()
     box.step(Enqueued((reply(1), reply(2), line("wait", PartKind.COURTESY))), now=0.0)
 
-    out = box.step(SignedOut(), now=0.1)
+    out = (*box.step(Unsent(), now=0.1), *box.step(SignedOut(), now=0.1))
 
     assert out == (Mark(SendKey("1"), PartState.PENDING), Mark(SendKey("wait"), PartState.DROPPED))
     assert (box.wake_at(), box.at_rest()) == (None, True)
     assert carry_out(box, SignedIn(), now=500.0) == ["1", "2"]
     assert box.left == 8
+
+
+def test_a_part_that_is_on_its_way_when_the_account_signs_out_still_gets_its_answer() -> None:
+    box = outbox()
+    box.step(replies(1, 2), now=0.0)
+
+    box.step(SignedOut(), now=0.1)
+    effects = box.step(TAKEN, now=0.2)
+
+    assert effects == (Mark(SendKey("1"), PartState.ACCEPTED, message_id=MessageId("m")),)
 
 
 def test_an_answer_to_nothing_is_a_bug_and_tells_its_story() -> None:
@@ -436,7 +458,7 @@ def test_after_a_restart_a_spent_budget_stays_spent() -> None:
 
 # --- any script
 
-answers = st.sampled_from(["accept", "accept", "accept", "unconfirmed", "reject", "unknown"])
+answers = st.sampled_from(["accept", "accept", "accept", "unconfirmed", "reject", "unknown", "unsent"])
 kinds = st.sampled_from([PartKind.REPLY, PartKind.REPLY, PartKind.OUTCOME, PartKind.COMMAND, PartKind.COURTESY])
 moves = st.one_of(
     st.tuples(st.just("enqueue"), st.lists(st.tuples(kinds, st.integers(1, 3)), min_size=1, max_size=6)),
@@ -505,6 +527,10 @@ def test_under_any_script_nothing_is_lost_doubled_or_sent_beyond_the_budget(
                 tries[landed] = 0
                 take(Rejected())
                 assert flying == ""
+            elif value == "unsent":
+                tries[landed] -= 1
+                take(Unsent())
+                assert flying == ""
             else:
                 take(Unanswered())
         elif move == "write":
@@ -516,9 +542,7 @@ def test_under_any_script_nothing_is_lost_doubled_or_sent_beyond_the_budget(
             stopped |= {k for k in state if turn[k] == value and kind[k] is PartKind.REPLY}
             take(TurnStopped(value))
         elif move == "out":
-            flying = ""
             take(SignedOut())
-            assert flying == ""
         elif move in ("in", "online"):
             tries = {flying: tries[flying]} if flying else {}
             take(SignedIn() if move == "in" else BackOnline())
