@@ -353,6 +353,9 @@ class WeChatReader:
         except (ValueError, RecursionError) as error:
             return Unreadable(message_id({}, raw), f"not JSON: {type(error).__name__}")
 
+    def part_of(self, text: str, partial: bytes) -> str | None:
+        return resolve_partial_quote(text, partial)
+
 
 def parse_message(message: Mapping[str, object] | None, raw: bytes) -> Inbound | Unreadable:
     if message is None:
