@@ -148,3 +148,7 @@ class Reader(Protocol):
     def parse(self, raw: bytes) -> Inbound | Unreadable:
         """Never raises, whatever the bytes."""
         ...
+
+    def part_of(self, text: str, partial: bytes) -> str | None:
+        """The part of a quoted text that the peer had selected; None when it cannot be made out."""
+        ...

@@ -25,7 +25,6 @@ class SchedulerLimits:
     max_warm: int = 32
     idle_s: float = 1800.0
     turn_timeout_s: float = 3600.0
-    stop_grace_s: float = 5.0
     ack_s: float = 4.0
     ack_again_s: float = 60.0
     stop_hint_s: float = 30.0
@@ -210,12 +209,6 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
-    who: PeerKey
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
 class LeaveAsked:
     """The idle worker is to close its session and go."""
 
@@ -253,7 +246,7 @@ class EndTyping:
     who: PeerKey
 
 
-SchedulerEffect = Start | Give | Abort | Kill | LeaveAsked | Close | Tell | ShowTyping | EndTyping
+SchedulerEffect = Start | Give | Abort | LeaveAsked | Close | Tell | ShowTyping | EndTyping
 
 
 # --- state ----------------------------------------------------------------------------------------------------
@@ -289,7 +282,6 @@ class _Turn:
     hint_at: float | None = None  # stands while a dialog is open
     hint_left_s: float = 0.0
     timeout_at: float = 0.0
-    kill_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -385,9 +377,9 @@ class Scheduler:
                     if peer.leave_after:
                         self._leave(peer, effects)
             case WorkerGone(who, generation, why, had_text):
-                self._gone(self._peer(who), generation, why, had_text, now, effects)
+                self._gone(self._peer(who), generation, why, had_text, effects)
             case StartRefused(who, generation):
-                self._gone(self._peer(who), generation, GoneWhy.START_FAILED, False, now, effects)
+                self._gone(self._peer(who), generation, GoneWhy.START_FAILED, False, effects)
             case TurnReported(who, generation, outcome, had_text):
                 self._reported(self._peer(who), generation, outcome, had_text, now, effects)
             case DialogOpened(who):
@@ -395,7 +387,7 @@ class Scheduler:
             case DialogClosed(who):
                 self._dialog(self._peer(who), now, opened=False)
             case StopAsked(who):
-                self._stop(self._peer(who), now, effects)
+                self._stop(self._peer(who), effects)
             case FreshAsked(who) | GrantChanged(who):
                 peer = self._peer(who)
                 if peer.phase is Phase.IDLE:
@@ -403,7 +395,7 @@ class Scheduler:
                 elif peer.phase in (Phase.STARTING, Phase.BUSY):
                     peer.leave_after = True
             case Removed(who):
-                self._remove(self._peer(who), now, effects)
+                self._remove(self._peer(who), effects)
             case AccountHeld(account):
                 self._held.add(account)
                 for peer in self._of(account):
@@ -440,7 +432,8 @@ class Scheduler:
             if at is not None:
                 times.append(at)
             if peer.turn is not None:
-                times += [t for t in (peer.turn.hint_at, peer.turn.kill_at) if t is not None]
+                if peer.turn.hint_at is not None:
+                    times.append(peer.turn.hint_at)
                 if not peer.turn.closed:
                     times.append(peer.turn.timeout_at)
         return min(times, default=None)
@@ -457,7 +450,6 @@ class Scheduler:
         generation: Generation,
         why: GoneWhy,
         had_text: bool,
-        now: float,
         effects: list[SchedulerEffect],
     ) -> None:
         if generation != peer.generation or peer.phase is Phase.NONE:
@@ -514,9 +506,9 @@ class Scheduler:
         elif not opened and turn.hint_left_s > 0:
             turn.hint_at, turn.hint_left_s = now + turn.hint_left_s, 0.0
 
-    def _stop(self, peer: _Peer, now: float, effects: list[SchedulerEffect]) -> None:
+    def _stop(self, peer: _Peer, effects: list[SchedulerEffect]) -> None:
         if peer.turn is not None and not peer.turn.closed:
-            self._end_turn(peer, MessageState.STOPPED, Line.STOPPED, now, effects)
+            self._end_turn(peer, MessageState.STOPPED, Line.STOPPED, effects)
         elif peer.waiting:
             head = peer.waiting.popleft()
             self._let_go_of_slot(peer)
@@ -534,27 +526,24 @@ class Scheduler:
         else:
             effects.append(Tell(peer.who, Line.NOTHING_RUNNING))
 
-    def _end_turn(
-        self, peer: _Peer, state: MessageState, line: Line | None, now: float, effects: list[SchedulerEffect]
-    ) -> None:
-        """Give the running turn its outcome now, and its worker until the grace ends to stop."""
+    def _end_turn(self, peer: _Peer, state: MessageState, line: Line | None, effects: list[SchedulerEffect]) -> None:
+        """Give the running turn its outcome now; its worker has yet to end it, and is gone if it does not (lease.py)."""
         turn = peer.turn
         if turn is None:
             raise RuntimeError(f"no turn to end\n{self.story()}")
         turn.closed, turn.asking, turn.hint_at = True, False, None
-        turn.kill_at = now + self._limits.stop_grace_s + 1.0  # the worker reports by then, or the nanny acts
         keep = state is not MessageState.STOPPED
         effects.append(Abort(peer.who, peer.generation, turn.row))
         effects.append(Close(peer.who, turn.row, state, line, keep_text=keep, still_waiting=len(peer.waiting)))
 
-    def _remove(self, peer: _Peer, now: float, effects: list[SchedulerEffect]) -> None:
+    def _remove(self, peer: _Peer, effects: list[SchedulerEffect]) -> None:
         for waiting in peer.waiting:
             effects.append(Close(peer.who, waiting.row, MessageState.DROPPED, None, keep_text=False))
         peer.waiting.clear()
         self._let_go_of_slot(peer)
         self._episode_ends(peer)
         if peer.turn is not None and not peer.turn.closed:
-            self._end_turn(peer, MessageState.STOPPED, None, now, effects)
+            self._end_turn(peer, MessageState.STOPPED, None, effects)
             peer.leave_after = True
         elif peer.phase is Phase.IDLE:
             self._leave(peer, effects)
@@ -571,10 +560,7 @@ class Scheduler:
                     turn.hint_at = None
                     effects.append(Tell(peer.who, Line.STOP_HINT))
                 if not turn.closed and now >= turn.timeout_at:
-                    self._end_turn(peer, MessageState.FAILED, Line.TIMED_OUT, now, effects)
-                if turn.kill_at is not None and now >= turn.kill_at:
-                    turn.kill_at = None
-                    effects.append(Kill(peer.who, peer.generation))
+                    self._end_turn(peer, MessageState.FAILED, Line.TIMED_OUT, effects)
             at = self._ack_at(peer)
             if at is not None and now >= at:
                 own = turn is not None

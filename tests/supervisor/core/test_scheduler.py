@@ -22,7 +22,6 @@ from supervisor.core.scheduler import (
     FreshAsked,
     Give,
     GrantChanged,
-    Kill,
     LeaveAsked,
     Line,
     PeerState,
@@ -144,20 +143,19 @@ def test_a_running_turn_names_stop_once_at_thirty_seconds_and_its_clock_stands_d
     assert Tell(A, Line.STOP_HINT) in at
 
 
-def test_stop_ends_the_turn_for_the_peer_at_once_and_kills_only_after_the_grace() -> None:
-    scheduler = Scheduler(SchedulerLimits(stop_grace_s=5.0))
+def test_stop_ends_the_turn_for_the_peer_at_once_and_the_next_one_waits_for_its_worker() -> None:
+    scheduler = Scheduler(SchedulerLimits())
     running(scheduler, A, 1)
     scheduler.step(Queued(A, 2), 1.0)
 
     stopped = scheduler.step(StopAsked(A), 2.0)
-    early = scheduler.step(Woke(), 7.9)
-    late = scheduler.step(Woke(), 8.0)
+    state = scheduler.state_of(A)
     gone = scheduler.step(WorkerGone(A, G1, GoneWhy.STOPPED), 8.1)
 
     assert Abort(A, G1, 1) in stopped
     assert Close(A, 1, MessageState.STOPPED, Line.STOPPED, keep_text=False, still_waiting=1) in stopped
-    assert Kill(A, G1) not in early
-    assert Kill(A, G1) in late
+    assert not any(isinstance(e, Give) for e in stopped)
+    assert state is PeerState.STOPPING
     assert not any(isinstance(e, Close) for e in gone)
     assert Start(A, Generation(2)) in gone
 
@@ -359,8 +357,6 @@ class SchedulerWorld(RuleBasedStateMachine):
                     assert row not in self.closed, "exactly one outcome"
                     self.closed[row] = state
                     self.asking.discard(who)
-                case Kill(who, generation):
-                    assert self.worker[who][0] == generation
                 case Abort(who, generation, row):
                     assert self.turn[who] == row and self.worker[who][0] == generation
                 case _:
@@ -414,7 +410,7 @@ class SchedulerWorld(RuleBasedStateMachine):
 
     @invariant()
     def order_per_peer_is_kept(self) -> None:
-        for who, rows in self.given.items():
+        for rows in self.given.values():
             assert rows == sorted(rows)
             assert len(rows) == len(set(rows)), "no prompt reaches an agent twice"
 

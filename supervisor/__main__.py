@@ -1,0 +1,111 @@
+"""bridge-supervisor: argv → detach → zygote → config → locks → run → exit code.
+
+The zygote is started before any setting or secret is read, so that no worker can inherit one. Exit codes: 0 done,
+1 failed, 2 wrong usage or configuration, 3 another process owns this home or every account.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+import protocol
+import worker
+from protocol.errors import BridgeError
+
+VERSION = "0.1.0"
+
+EXIT_FAILED, EXIT_USAGE, EXIT_OWNED = 1, 2, 3
+
+
+def main() -> NoReturn:
+    """The program's entry."""
+    shadowed = _shadowed()
+    if shadowed:
+        print(shadowed, file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+    cli.main(prog_name="bridge-supervisor")
+    sys.exit(0)
+
+
+def _shadowed() -> str | None:
+    """One line when another package of the same generic name stands before ours on the path (supervisord's, say)."""
+    ours = Path(__file__).resolve().parent.parent
+    import supervisor
+
+    for package in (protocol, supervisor, worker):
+        found = [Path(p).resolve().parent for p in package.__path__]
+        if ours not in found:
+            return (
+                f"bridge-supervisor: the package {package.__name__!r} of {found[0]} hides ours; "
+                "install bridge-supervisor in an environment of its own (pipx or uv tool)"
+            )
+    return None
+
+
+def _common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that every call takes."""
+    for option in (
+        click.option(
+            "--home", metavar="DIR", help="the bridge's home; else $BRIDGE_HOME, else the user's state folder"
+        ),
+        click.option("--config", "config_file", metavar="FILE", help="settings file; else <home>/bridge.toml"),
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            help="how much to log; else $BRIDGE_LOG, else info",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, message="bridge-supervisor %(version)s")
+def cli() -> None:
+    """A WeChat bridge that gives every peer's agent session a sandboxed process of its own."""
+
+
+@cli.command()
+@click.option("--detach", is_flag=True, help="return once the bridge is ready; it goes on in the background")
+@_common
+def start(home: str | None, config_file: str | None, log_level: str | None, detach: bool) -> None:
+    """Run the bridge until SIGTERM or SIGINT."""
+    from supervisor import app
+
+    sys.exit(
+        app.start(
+            home=home,
+            config_file=Path(config_file) if config_file else None,
+            log_level=log_level,
+            detach=app.Detach.YES if detach else app.Detach.NO,
+        )
+    )
+
+
+@cli.command()
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="the page's port; 0 takes a free one"
+)
+@click.option("--agent", default="echo", metavar="HOST", help="which agent host answers", show_default=True)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
+def demo(port: int, agent: str, log_level: str) -> None:
+    """Try the bridge against a simulated WeChat, with a phone as a web page."""
+    from supervisor.demo import main as demo_main
+
+    sys.exit(demo_main.run(port=port, agent=agent, log_level=log_level))
+
+
+def fail(error: BridgeError, code: int) -> int:
+    """The reason in one line on stderr."""
+    print(f"bridge-supervisor: {error}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUTF8", "1")
+    main()

@@ -1,0 +1,364 @@
+"""Builds and wires the parts; start order, and stop order.
+
+Start: argv → detach → zygote → config → locks → journal → everything else. Stop: poll, scheduler, workers (drain, then
+kill), delivery, store, locks. Nothing here decides: what is decided lives in core/, what is done in the shells.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import signal
+from collections.abc import Iterator
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+from protocol.errors import BridgeError
+from protocol.home import find_home
+from protocol.ids import AccountId, PeerKey
+from supervisor import config, logs, platform
+from supervisor.accounts import Accounts
+from supervisor.accounts import Hooks as AccountHooks
+from supervisor.channels.base import Channel, Route
+from supervisor.channels.wechat.wire import WeChatReader
+from supervisor.clock import SystemClock
+from supervisor.closing import close_peers
+from supervisor.config import ConfigError, Environment, Settings
+from supervisor.conversations import Conversations
+from supervisor.core.lease import Limits as LeaseLimits
+from supervisor.core.scheduler import (
+    AccountFreed,
+    AccountHeld,
+    DrainBegan,
+    Limited,
+    Scheduler,
+    SchedulerLimits,
+)
+from supervisor.credentials import CredentialsFile
+from supervisor.ctl import Control
+from supervisor.ctlserver import CtlServer
+from supervisor.delivery import Delivery
+from supervisor.detach import Announcer, Foreground
+from supervisor.detach import detach as go_to_background
+from supervisor.grants import Grants
+from supervisor.home import Home
+from supervisor.indicator import Indicator
+from supervisor.intake import Intake
+from supervisor.isolation import Isolation
+from supervisor.launcher import Zygote
+from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock
+from supervisor.peers import PeerBook
+from supervisor.peersfile import PeersFile
+from supervisor.pool import Pool
+from supervisor.probe import KEY as PROBE_KEY
+from supervisor.probe import Probe
+from supervisor.prompts import Prompts
+from supervisor.router import Router
+from supervisor.scheduler import SchedulerLoop
+from supervisor.start import carry_on
+from supervisor.status import StatusBoard
+from supervisor.store import Journal
+
+log = logging.getLogger(__name__)
+
+VERSION = "0.1.0"
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_OWNED = 0, 1, 2, 3
+CLOSE_S = 5.0  # for the closing lines, whatever the network does
+
+
+class Detach(Enum):
+    YES = "yes"
+    NO = "no"
+
+
+class _Over(Exception):
+    """The stop is complete."""
+
+
+class Interrupted(BridgeError):
+    """A signal came before the bridge was ready."""
+
+
+def start(*, home: str | None, config_file: Path | None, log_level: str | None, detach: Detach) -> int:
+    """`bridge-supervisor start`: returns the exit code once the bridge has stopped."""
+    announcer: Announcer = Foreground()
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        environment = config.read_environment()
+        place = Home(find_home(home, environment.variables, Path.home()))
+        if detach is Detach.YES:
+            announcer = go_to_background(place.log)
+        zygote = Zygote.start()  # whatever happens next: it ends when our end of its socket does
+        logs.set_up(log_level or environment.log or "info", file=place.log if detach is Detach.YES else None)
+        platform.harden()
+        place.make()
+        with HomeLock(place.lock):
+            place.make_sockets(environment.runtime_dir)
+            settings = config.load(place, config_file, on_damage=config.OnDamage.SET_ASIDE)
+            bridge = Bridge(place, config_file, environment, settings, zygote, announcer)
+            return asyncio.run(bridge.run())
+    except ConfigError as error:
+        announcer.failed(str(error))
+        return EXIT_USAGE
+    except AlreadyRunning as error:
+        announcer.failed(str(error))
+        return EXIT_OWNED
+    except BridgeError as error:
+        announcer.failed(str(error))
+        return EXIT_FAILED
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise Interrupted(f"stopped by {signal.Signals(number).name} while starting")
+
+
+class Bridge:
+    """One run of the supervisor."""
+
+    def __init__(
+        self,
+        home: Home,
+        config_file: Path | None,
+        environment: Environment,
+        settings: Settings,
+        zygote: Zygote,
+        announcer: Announcer,
+    ) -> None:
+        self._home = home
+        self._config_file = config_file
+        self._environment = environment
+        self._settings = settings
+        self._zygote = zygote
+        self._announcer = announcer
+        self._clock = SystemClock()
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> int:
+        started = self._clock.now()
+        journal, warnings = await Journal.open(self._home.journal)
+        credentials, found = CredentialsFile.open(self._home.credentials)
+        odd = (*self._settings.warnings, *warnings, *found)
+        for line in odd:
+            log.warning("found_odd %s", line)
+        try:
+            async with contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as tasks:
+                await self._serve(journal, credentials, odd, started, tasks, closing)
+                raise _Over  # ends the group: its services run until then
+        except* _Over:
+            pass
+        finally:
+            await journal.close()
+        log.info("bridge_stopped")
+        return EXIT_DONE
+
+    async def _serve(
+        self,
+        journal: Journal,
+        credentials: CredentialsFile,
+        warnings: tuple[str, ...],
+        started: float,
+        tasks: asyncio.TaskGroup,
+        closing: contextlib.AsyncExitStack,
+    ) -> None:
+        """Build, run until a stop is asked for, stop in order. closing: what may be closed only after all tasks."""
+        settings, clock = self._settings, self._clock
+        accounts = Accounts(
+            settings=settings,
+            environment=self._environment,
+            journal=journal,
+            credentials=credentials,
+            new_lock=_account_lock,
+            tasks=tasks,
+            clock=clock,
+        )
+        await accounts.open_stored()
+        if (holder := accounts.all_locked_out()) is not None:
+            raise AlreadyRunning("every stored account", holder)
+        book = PeerBook(settings, journal, accounts.record)
+        await book.load()
+        delivery = Delivery(
+            journal=journal,
+            channel=accounts.channel,
+            settings=settings.wechat,
+            signed_out=accounts.token_refused,
+            tasks=tasks,
+            clock=clock,
+            interim_text=lambda who: book.policy(who).agent.interim_text,
+        )
+        reader = WeChatReader()
+        isolation = Isolation(settings.workers)
+        indicator = Indicator(tasks, partial(_route, accounts, book, settings))
+        loop = SchedulerLoop(
+            Scheduler(_limits(settings)),
+            journal=journal,
+            delivery=delivery,
+            grants=Grants(self._home, book, journal, isolation),
+            prompts=Prompts(journal, book, reader, clock),
+            indicator=indicator,
+            tasks=tasks,
+            clock=clock,
+        )
+        conversations = Conversations(journal=journal, book=book, loop=loop, delivery=delivery, clock=clock)
+        intake = Intake(
+            journal=journal,
+            book=book,
+            loop=loop,
+            delivery=delivery,
+            conversations=conversations,
+            accounts=accounts,
+            reader=reader,
+            clock=clock,
+        )
+        accounts.attach(
+            AccountHooks(
+                recorded=intake.take,
+                expired=lambda account: loop.post(AccountHeld(account)),
+                signed_in=lambda account: _signed_in(account, loop, delivery),
+            )
+        )
+        router = await closing.enter_async_context(Router.open(self._home.sockets))
+        probe = Probe(self._home, settings.workers, isolation)
+        pool = Pool(
+            _lease_limits(settings),
+            self._zygote,
+            router,
+            clock,
+            lambda event: probe.hear(event) if event.key == PROBE_KEY else loop.hear(event),
+        )
+        loop.attach(pool)
+        board = StatusBoard(
+            version=VERSION,
+            home=self._home,
+            started=started,
+            journal=journal,
+            accounts=accounts,
+            book=book,
+            scheduler=loop.core,
+            delivery=delivery,
+            pool=pool,
+            isolation=isolation,
+            clock=clock,
+            warnings=warnings,
+        )
+        control = Control(
+            accounts=accounts,
+            board=board,
+            book=book,
+            conversations=conversations,
+            journal=journal,
+            loop=loop,
+            peers_file=PeersFile(self._home.peers_toml),
+            clock=clock,
+            reload_settings=lambda: config.load(self._home, self._config_file),
+            apply_settings=partial(self._apply, book, accounts, delivery, loop),
+            shut_down=self._stop.set,
+        )
+        server = CtlServer(self._home)
+        closing.callback(server.close)
+        tasks.create_task(pool.run(), name="pool")
+        try:
+            self._zygote.preload(settings.agent.host)
+            await probe.run(pool)
+            await carry_on(journal=journal, book=book, loop=loop, delivery=delivery, intake=intake, clock=clock)
+            tasks.create_task(loop.run(), name="scheduler")
+            tasks.create_task(intake.run(), name="intake")
+            tasks.create_task(server.serve(control.handle), name="ctl")
+            accounts.run_opened()
+            with self._signals():
+                log.info("bridge_ready home=%s pid=%d version=%s", self._home.path, os.getpid(), VERSION)
+                self._announcer.ready()
+                await self._stop.wait()
+                log.info("bridge_stopping running=%d", len(loop.core.busy()))
+                await self._wind_down(accounts, loop, delivery, journal, book, indicator)
+        finally:
+            await pool.close()
+            await accounts.close()
+
+    async def _wind_down(
+        self,
+        accounts: Accounts,
+        loop: SchedulerLoop,
+        delivery: Delivery,
+        journal: Journal,
+        book: PeerBook,
+        indicator: Indicator,
+    ) -> None:
+        """No new message, no new turn; what runs may finish; then one line to each peer with unfinished work."""
+        loop.post(DrainBegan())
+        await accounts.stop_polling()
+        drained = asyncio.ensure_future(loop.until_at_rest())
+        hurried = asyncio.ensure_future(self._stop_now.wait())
+        try:
+            await asyncio.wait(
+                {drained, hurried}, timeout=self._settings.timers.drain_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            drained.cancel()
+            hurried.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await close_peers(loop, delivery, journal, book, indicator, self._clock)
+                await delivery.drain()
+
+    def _apply(
+        self, book: PeerBook, accounts: Accounts, delivery: Delivery, loop: SchedulerLoop, settings: Settings
+    ) -> None:
+        """New settings count from the next turn on; a turn keeps those it began with."""
+        self._settings = book.settings = accounts.settings = settings
+        delivery.configure(settings.wechat)
+        loop.post(Limited(_limits(settings)))
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first signal drains, the second stops now."""
+        running = asyncio.get_running_loop()
+
+        def asked() -> None:
+            (self._stop_now if self._stop.is_set() else self._stop).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            running.add_signal_handler(number, asked)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                running.remove_signal_handler(number)
+
+
+def _signed_in(account: AccountId, loop: SchedulerLoop, delivery: Delivery) -> None:
+    loop.post(AccountFreed(account))
+    delivery.signed_in(account)
+
+
+def _route(accounts: Accounts, book: PeerBook, settings: Settings, who: PeerKey) -> tuple[Channel, Route] | None:
+    channel, record = accounts.channel(who.account), book.record(who)
+    if channel is None or record is None or not book.settings.wechat.typing_indicator:
+        return None
+    return channel, Route(who.account, who.peer, record.reply_token)
+
+
+def _account_lock(account: AccountId) -> AccountLock:
+    """Below the home directory of the password database, whatever the environment says (settled.md 31)."""
+    return AccountLock(account, Path(pwd.getpwuid(os.getuid()).pw_dir))
+
+
+def _limits(settings: Settings) -> SchedulerLimits:
+    workers, timers = settings.workers, settings.timers
+    return SchedulerLimits(
+        concurrency=workers.concurrency,
+        max_warm=workers.max_warm,
+        idle_s=workers.idle_minutes * 60,
+        turn_timeout_s=workers.turn_timeout_minutes * 60,
+        ack_s=timers.ack_s,
+        ack_again_s=timers.ack_again_s,
+        stop_hint_s=timers.stop_hint_s,
+        typing_s=timers.typing_s,
+    )
+
+
+def _lease_limits(settings: Settings) -> LeaseLimits:
+    return LeaseLimits(ready_s=settings.timers.ready_s, open_s=settings.timers.open_s, hang_s=settings.timers.hang_s)

@@ -1,0 +1,250 @@
+"""The control socket's verbs: one handler for each row of protocol.ctl.VERBS.
+
+A handler answers with replies, the last of them final; it decides nothing that a core decides. ctlserver.py carries the
+frames, console/ draws the words.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protocol import ctl
+from protocol.errors import BridgeError
+from protocol.ids import PeerKey, label
+from supervisor.accounts import Accounts, AccountState
+from supervisor.clock import Clock
+from supervisor.config import ConfigError, Settings
+from supervisor.conversations import Conversations
+from supervisor.core.naming import Ambiguous, Unknown, find_account, find_peer
+from supervisor.core.policy import PeerOverrides
+from supervisor.core.scheduler import GrantChanged, Scheduler, StopAsked
+from supervisor.ctlserver import Conversation
+from supervisor.peers import PeerBook
+from supervisor.peersfile import PeersFile
+from supervisor.scheduler import SchedulerLoop
+from supervisor.status import StatusBoard
+from supervisor.store import ForgetRefused, Journal, Store
+
+log = logging.getLogger(__name__)
+
+HISTORY_MOST = 20
+
+
+class Refusal(BridgeError):
+    """A verb that cannot be carried out: its line goes to the client. Exit code 1, or 2 for wrong usage."""
+
+    def __init__(self, line: str, *, code: int = 1) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Everything the verbs act on. apply_settings: makes new settings count everywhere, at once."""
+
+    accounts: Accounts
+    board: StatusBoard
+    book: PeerBook
+    conversations: Conversations
+    journal: Journal
+    loop: SchedulerLoop
+    peers_file: PeersFile
+    clock: Clock
+    reload_settings: Callable[[], Settings]
+    apply_settings: Callable[[Settings], None]
+    shut_down: Callable[[], None]
+
+    async def handle(self, request: ctl.CtlRequest, conversation: Conversation) -> None:
+        """One request, until its final reply."""
+        try:
+            handler = HANDLERS[type(request)]
+        except KeyError:
+            conversation.reply(ctl.Failed(2, "no such verb here"))
+            return
+        try:
+            await handler(self, request, conversation)
+        except Refusal as refusal:
+            conversation.reply(ctl.Failed(refusal.code, str(refusal)))
+        except BridgeError as error:
+            conversation.reply(ctl.Failed(1, str(error)))
+
+    # -- who is meant
+
+    def _account(self, text: str) -> Any:
+        found = find_account(text, self.accounts.names())
+        match found:
+            case Unknown():
+                raise Refusal(f"no account is called {text}" if text else "no account is signed in: bridge-ctl login")
+            case Ambiguous(_, candidates):
+                raise Refusal(f"which account? {', '.join(candidates)}", code=2)
+            case account:
+                return account.account
+
+    def _peer(self, text: str, among: tuple[PeerKey, ...] | None = None) -> PeerKey:
+        found = find_peer(text, self.book.known() if among is None else among, self.accounts.names())
+        match found:
+            case Unknown():
+                raise Refusal(f"no peer is called {text}")
+            case Ambiguous(_, candidates):
+                raise Refusal(f"which peer? {', '.join(candidates)}", code=2)
+            case key:
+                return key
+
+    @property
+    def _core(self) -> Scheduler:
+        return self.loop.core
+
+    # -- verbs
+
+    async def _status(self, _request: ctl.Status, talk: Conversation) -> None:
+        talk.reply(await self.board.status())
+
+    async def _accounts(self, _request: ctl.Accounts, talk: Conversation) -> None:
+        talk.reply(ctl.AccountsReply(self.accounts.rows()))
+
+    async def _login(self, request: ctl.Login, talk: Conversation) -> None:
+        line = await self.accounts.log_in(talk, name=request.name, role=request.role)
+        talk.reply(ctl.Done([line]))
+
+    async def _logout(self, request: ctl.Logout, talk: Conversation) -> None:
+        account = self._account(request.account)
+        if not request.yes:
+            cut = [w for w in self._core.busy() if w.account == account]
+            waiting = sum(self._core.waiting_of(w) for w in self._core.queued() if w.account == account)
+            talk.reply(
+                ctl.NeedsYes(
+                    [
+                        f"Forget the login of {self.accounts.called(account)}?",
+                        f"{_count(len(cut), 'running turn')} will be cut and {_count(waiting, 'waiting message')} dropped;"
+                        " conversations and media stay.",
+                    ]
+                )
+            )
+            return
+        called = self.accounts.called(account)
+        await self.conversations.end_account(account)
+        await self.accounts.log_out(account)
+        talk.reply(ctl.Done([f"{called}: logged out"]))
+
+    async def _pause(self, request: ctl.Pause, talk: Conversation) -> None:
+        account = self._account(request.account)
+        already = self.accounts.state(account) is AccountState.PAUSED
+        if not already:
+            await self.accounts.pause(account)
+        talk.reply(ctl.Done([f"{self.accounts.called(account)}: {'already ' if already else ''}paused"]))
+
+    async def _resume(self, request: ctl.Resume, talk: Conversation) -> None:
+        account = self._account(request.account)
+        called = self.accounts.called(account)
+        state = self.accounts.state(account)
+        if state in (AccountState.RUNNING, AccountState.STALE):
+            talk.reply(ctl.Done([f"{called}: already running"]))
+            return
+        if state is AccountState.EXPIRED:
+            raise Refusal(f"{called}: the login has expired: bridge-ctl login")
+        await self.accounts.resume(account)
+        talk.reply(ctl.Done([f"{called}: running"]))
+
+    async def _stop(self, request: ctl.Stop, talk: Conversation) -> None:
+        who = self._peer(request.peer)
+        if who not in self._core.busy() and not self._core.waiting_of(who):
+            talk.reply(ctl.Done([f"{label(who.peer)}: nothing was running"]))
+            return
+        stopped = asyncio.Event()
+        self.loop.post(StopAsked(who), after=stopped.set)
+        await stopped.wait()
+        talk.reply(ctl.Done([f"{label(who.peer)}: stopped"]))
+
+    async def _reset(self, request: ctl.Reset, talk: Conversation) -> None:
+        who = self._peer(request.peer)
+        if not await self.conversations.fresh(who):
+            raise Refusal(f"{label(who.peer)}: a turn is running: bridge-ctl stop {label(who.peer)} first")
+        talk.reply(ctl.Done([f"{label(who.peer)}: the next message starts a fresh conversation"]))
+
+    async def _history(self, request: ctl.History, talk: Conversation) -> None:
+        who = self._peer(request.peer)
+        if not 1 <= request.count <= HISTORY_MOST:
+            raise Refusal(f"history shows 1 to {HISTORY_MOST} messages, not {request.count}", code=2)
+        wall = self.clock.wall()
+        rows = await self.journal.do(Store.history, who, request.count)
+        lines = [ctl.HistoryLine("peer" if r.from_peer else "bot", r.text, max(0.0, wall - r.at), r.flag) for r in rows]
+        talk.reply(ctl.HistoryReply(who.peer, lines))
+
+    async def _allow(self, request: ctl.Allow, talk: Conversation) -> None:
+        refused = [row.who for row in await self.journal.do(Store.refused)]
+        if not request.peer:
+            talk.reply(ctl.Offered(await self.board.refused()))
+            return
+        among = tuple(dict.fromkeys((*refused, *self.book.known())))
+        who = self._peer(request.peer, among)
+        entry = f"{who.account}/{who.peer}"
+        overrides = PeerOverrides(admitted=True, tools=request.tools, access=request.access)
+        settings = self.book.settings.with_stored_peers(self.peers_file.with_entry(entry, overrides))
+        if not request.yes:
+            policy = self.book.policy(who, settings)
+            tools = "all of its access level" if policy.tools is None else ", ".join(policy.tools) or "none"
+            talk.reply(
+                ctl.NeedsYes(
+                    [
+                        f"Admit {who.peer} on {self.accounts.called(who.account)}?",
+                        f"access {policy.access.value}, tools: {tools}; written to {self.peers_file.path}",
+                    ]
+                )
+            )
+            return
+        self.peers_file.write(entry, overrides)
+        self.apply_settings(settings)
+        self.loop.post(GrantChanged(who), [ForgetRefused(who)])
+        await self.book.refresh(who)
+        talk.reply(ctl.Done([f"{who.peer}: admitted on {self.accounts.called(who.account)}"]))
+
+    async def _deny(self, request: ctl.Deny, talk: Conversation) -> None:
+        refused = [row.who for row in await self.journal.do(Store.refused)]
+        who = self._peer(request.peer, tuple(dict.fromkeys((*self.book.known(), *refused))))
+        if self.book.policy(who).owner:
+            raise Refusal(f"{label(who.peer)} owns that account and is always admitted: bridge-ctl logout ends it")
+        if not request.yes:
+            talk.reply(ctl.NeedsYes([f"Refuse {who.peer} from now on, stop its turn and drop what waits?"]))
+            return
+        entry = f"{who.account}/{who.peer}"
+        refusal = PeerOverrides(admitted=False)
+        settings = self.book.settings.with_stored_peers(self.peers_file.with_entry(entry, refusal))
+        self.peers_file.write(entry, refusal)
+        self.apply_settings(settings)
+        await self.conversations.remove(who)
+        talk.reply(ctl.Done([f"{who.peer}: refused from now on"]))
+
+    async def _reload(self, _request: ctl.Reload, talk: Conversation) -> None:
+        try:
+            settings = self.reload_settings()
+        except ConfigError as error:
+            raise Refusal(f"nothing changed: {error}") from error
+        self.apply_settings(settings)
+        talk.reply(ctl.Done(["settings read again", *settings.warnings]))
+
+    async def _shutdown(self, _request: ctl.Shutdown, talk: Conversation) -> None:
+        talk.reply(ctl.Done(["shutting down: running turns are finished first"]))
+        self.shut_down()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+HANDLERS: Mapping[type[Any], Callable[[Control, Any, Conversation], Awaitable[None]]] = {
+    ctl.Status: Control._status,
+    ctl.Accounts: Control._accounts,
+    ctl.Login: Control._login,
+    ctl.Logout: Control._logout,
+    ctl.Pause: Control._pause,
+    ctl.Resume: Control._resume,
+    ctl.Stop: Control._stop,
+    ctl.Reset: Control._reset,
+    ctl.History: Control._history,
+    ctl.Allow: Control._allow,
+    ctl.Deny: Control._deny,
+    ctl.Reload: Control._reload,
+    ctl.Shutdown: Control._shutdown,
+}

@@ -1,0 +1,145 @@
+"""What a peer's next worker may do: its folders, its plan and its grant, made from settings, journal and role.
+
+The folders exist and belong to whom they must before a plan names them. Nothing secret goes into a plan.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.agents import HOSTS
+from protocol.content import Access, Role
+from protocol.errors import BridgeError
+from protocol.ids import Generation, PeerKey
+from protocol.spec import NetworkMode, WorkerPlan
+from protocol.to_worker import AgentSpec, Grant
+from supervisor.contract import SessionFacts, contract
+from supervisor.core.admission import PeerPolicy
+from supervisor.home import Home
+from supervisor.isolation import Isolation, plan_for
+from supervisor.peers import PeerBook
+from supervisor.store import Journal, Store
+
+
+class GrantRefused(BridgeError):
+    """This peer cannot be served as the settings stand; one line for the operator."""
+
+
+class NotIsolated(GrantRefused):
+    """This machine's isolation is too weak for anybody but the operator's own peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    session: Path
+    workspace: Path
+    media: Path
+
+
+class Grants:
+    def __init__(self, home: Home, book: PeerBook, journal: Journal, isolation: Isolation) -> None:
+        self._home = home
+        self._book = book
+        self._journal = journal
+        self._isolation = isolation
+
+    async def launch(self, who: PeerKey, generation: Generation) -> tuple[WorkerPlan, Grant]:
+        """raises GrantRefused, NotIsolated"""
+        if not self._isolation.may_serve(self._book.role(who)):
+            raise NotIsolated(
+                f"isolation is {self._isolation.level.value} here: bridge-ctl status names what is missing"
+            )
+        policy = self._book.policy(who)
+        settings = self._book.settings
+        record = await self._book.refresh(who)
+        uid = await self._uid(who, policy)
+        folders = self._folders(who, policy, uid)
+        network = network_for(policy)
+        plan = plan_for(
+            access=policy.access,
+            network=network,
+            mode=settings.workers.isolation,
+            session_dir=folders.session,
+            workspace=folders.workspace,
+            media_dir=folders.media,
+            read=policy.agent.read,
+            write=policy.agent.write,
+            command=policy.agent.command,
+            home=self._home.path,
+            workers=settings.workers,
+            uid=uid,
+            layers=self._isolation.layers,
+        )
+        grant = Grant(
+            session_dir=str(folders.session),
+            workspace=str(folders.workspace),
+            media_dir=str(folders.media),
+            session_id=record.session_id,
+            access=policy.access,
+            agent=AgentSpec(
+                host=policy.agent.host,
+                command=policy.agent.command,
+                model=policy.agent.model,
+                env=dict(policy.agent.env),
+            ),
+            contract=contract(SessionFacts(policy.access, network, str(folders.media))),
+            tools=policy.tools,
+            stop_grace_s=settings.workers.stop_grace_s,
+        )
+        return plan, grant
+
+    async def _uid(self, who: PeerKey, policy: PeerPolicy) -> int | None:
+        """As root every peer has a uid for life; the operator's own workspace is served as its owner."""
+        if os.geteuid() != 0 or policy.access is Access.FULL:
+            return None
+        if self._is_operators_workspace(who, policy):
+            owner = os.stat(policy.agent.workspace).st_uid
+            if owner == 0:
+                raise GrantRefused(
+                    f"{policy.agent.workspace}: belongs to root, which no worker may be; give it to another user"
+                )
+            return owner
+        return await self._journal.do(Store.uid_for, who, self._book.settings.workers.uid_base)
+
+    def _folders(self, who: PeerKey, policy: PeerPolicy, uid: int | None) -> Folders:
+        own = Folders(
+            session=self._home.session_dir(*who),
+            workspace=self._home.workspace_dir(*who),
+            media=self._home.media_dir(*who),
+        )
+        for folder in (own.session, own.workspace, own.media):
+            _own_folder(folder, uid)
+        if self._is_operators_workspace(who, policy):
+            workspace = Path(policy.agent.workspace)
+            if not workspace.is_dir():
+                raise GrantRefused(f"{workspace}: [agent] workspace is no folder")
+            return Folders(own.session, workspace, own.media)
+        return own
+
+    def _is_operators_workspace(self, who: PeerKey, policy: PeerPolicy) -> bool:
+        return bool(policy.agent.workspace) and self._book.role(who) is Role.OPERATOR
+
+
+def network_for(policy: PeerPolicy) -> NetworkMode:
+    """What a worker under this policy may reach."""
+    if policy.access is Access.FULL:
+        return NetworkMode.OPEN
+    if not HOSTS[policy.agent.host].talks_to_model:
+        return NetworkMode.NONE
+    return NetworkMode.PROXY if policy.network and policy.access is Access.WORKSPACE else NetworkMode.GATEWAY
+
+
+def _own_folder(folder: Path, uid: int | None) -> None:
+    """Mode 0700 and owned by the peer. A link in its place is refused: a worker may have put it there."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise GrantRefused(f"{folder}: is no folder")
+        if uid is not None and found.st_uid != uid:
+            os.chown(folder, uid, uid, follow_symlinks=False)
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            folder.chmod(0o700)
+    except OSError as error:
+        raise GrantRefused(f"{folder}: cannot be made: {error.strerror}") from error

@@ -1,0 +1,264 @@
+"""From the journal on: what each message is, in the order it came. Performs core/admission and core/commands.
+
+Each row is judged once: admitted or not, a command or a prompt, room for it or none. The verdict, what it changes for
+the peer and the mark that the next row is now being handled go into one transaction, so that a restart finds every row
+either untouched or judged. Neighbours: poll.py hands rows on, scheduler.py and conversations.py take them over.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from protocol.content import Inbound, MediaKind, Unreadable
+from protocol.ids import AccountId, PeerKey
+from supervisor import notices
+from supervisor.accounts import Accounts
+from supervisor.channels.base import Reader
+from supervisor.clock import Clock
+from supervisor.conversations import Conversations
+from supervisor.core import commands
+from supervisor.core.admission import (
+    Admit,
+    Door,
+    Full,
+    Ignore,
+    Load,
+    PeerPolicy,
+    Refuse,
+    Said,
+    TurnAway,
+    WrittenAs,
+    cap,
+    is_late,
+    language_after,
+    may_speak,
+    sanitise,
+    written_at,
+)
+from supervisor.core.poll import Arrival
+from supervisor.core.scheduler import Queued
+from supervisor.core.states import MessageState, PartKind
+from supervisor.delivery import Delivery
+from supervisor.notices import Notice
+from supervisor.peers import PeerBook
+from supervisor.scheduler import SchedulerLoop
+from supervisor.store import (
+    BeginHandling,
+    Change,
+    CountRefused,
+    Heard,
+    Journal,
+    JournalUnavailable,
+    MessageRow,
+    PeerRecord,
+    SetMessage,
+    Store,
+)
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    row: MessageRow
+    first_answer: bool  # of the poll after it began: may have waited for us
+    last_of_batch: bool
+
+
+class Intake:
+    """One for all accounts: rows are judged one after the other, which takes a millisecond each."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        book: PeerBook,
+        loop: SchedulerLoop,
+        delivery: Delivery,
+        conversations: Conversations,
+        accounts: Accounts,
+        reader: Reader,
+        clock: Clock,
+    ) -> None:
+        self._journal = journal
+        self._book = book
+        self._loop = loop
+        self._delivery = delivery
+        self._conversations = conversations
+        self._accounts = accounts
+        self._reader = reader
+        self._clock = clock
+        self._door = Door()
+        # Bounded by what polls hand over: each account polls again only once its batch is in the journal, and this
+        # queue holds no more than the journal does.
+        self._rows: deque[_Arrived] = deque()
+        self._wake = asyncio.Event()
+        self._named: set[PeerKey] = set()  # refused senders that the log has named
+
+    def take(self, rows: Sequence[MessageRow], arrival: Arrival) -> None:
+        """New rows stand in the journal; must not block."""
+        last = len(rows) - 1
+        for number, row in enumerate(rows):
+            self._rows.append(_Arrived(row, arrival is Arrival.BACKLOG, number == last))
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            while not self._rows:
+                self._wake.clear()
+                await self._wake.wait()
+            await self._handle(self._rows.popleft())
+
+    async def _handle(self, arrived: _Arrived) -> None:
+        """Until the disk takes the verdict: a row is never skipped for a full disk."""
+        while True:
+            try:
+                await self._judge(arrived)
+                break
+            except JournalUnavailable as error:
+                log.error("journal_unavailable reason=%s", error)
+                await self._clock.sleep_until(self._clock.now() + RETRY_S)
+        if arrived.last_of_batch:
+            for who, count in self._door.backlog_closed().items():
+                await self._delivery.notice(who, notices.backlog_closed(count), PartKind.OUTCOME)
+
+    async def _judge(self, arrived: _Arrived) -> None:
+        row = arrived.row
+        inbound = self._reader.parse(row.raw)
+        if isinstance(inbound, Unreadable):
+            log.warning("message_unreadable account=%s reason=%s", row.who.account, inbound.reason)
+            await self._apply(self._closing(arrived, MessageState.IGNORED))
+            return
+        policy = self._book.policy(row.who)
+        match may_speak(echo=inbound.echo, group_id=inbound.group_id, policy=policy):
+            case Ignore(why):
+                log.info("message_ignored account=%s why=%s", row.who.account, why)
+                await self._apply(self._closing(arrived, MessageState.IGNORED))
+            case Refuse():
+                self._name_refused(row.who)
+                changes = [*self._closing(arrived, MessageState.REFUSED), CountRefused(row.who, self._clock.wall())]
+                await self._apply(changes)
+            case Admit():
+                await self._admitted(arrived, inbound, policy)
+            case verdict:
+                assert_never(verdict)
+
+    async def _admitted(self, arrived: _Arrived, inbound: Inbound, policy: PeerPolicy) -> None:
+        row, who = arrived.row, arrived.row.who
+        record = self._book.record(who) or await self._book.refresh(who)
+        text, _ = cap(sanitise(inbound.text), self._book.settings.wechat.max_inbound_chars)
+        command = commands.parse(
+            text, commands.Media.SOME if inbound.media else commands.Media.NONE, self._book.settings.snippets
+        )
+        as_command = command is not None and not isinstance(command, commands.Snippet)
+        language = language_after(text, WrittenAs.COMMAND if as_command else WrittenAs.WORDS, before=record.language)
+        late = self._is_late(arrived)
+        at = self._clock.wall()
+        heard = Heard(row.row, who, at, inbound.reply_token, language, text, late)
+        if command is not None and not isinstance(command, commands.Snippet):
+            self._peer_wrote(heard)
+            await self._conversations.obey(who, command, [heard, *self._closing(arrived, MessageState.COMMAND)])
+            await self._book.refresh(who)
+            return
+        mute = _unheard(inbound)
+        if not text and mute is not None:
+            self._peer_wrote(heard)
+            changes = [heard, *self._closing(arrived, MessageState.COMMAND)]
+            await self._delivery.notice(who, mute, PartKind.COMMAND, extra=changes)
+            await self._book.refresh(who)
+            return
+        await self._prompt(arrived, policy, record, heard, late)
+
+    async def _prompt(
+        self, arrived: _Arrived, policy: PeerPolicy, record: PeerRecord, heard: Heard, late: bool
+    ) -> None:
+        who = arrived.row.who
+        load = Load(waiting=self._loop.core.waiting_of(who), turns_at=record.turns_at)
+        verdict = self._door.may_run(
+            who, policy, load, late=late, max_queue=self._book.settings.admission.max_queue, at=heard.at
+        )
+        self._peer_wrote(heard)
+        match verdict:
+            case Admit():
+                changes = [heard, *self._closing(arrived, MessageState.QUEUED)]
+                done = asyncio.Event()
+                self._loop.post(Queued(who, arrived.row.row), changes, after=done.set)
+                await done.wait()
+            case TurnAway(why, said, wait_s):
+                changes = [heard, *self._closing(arrived, MessageState.TURNED_AWAY)]
+                log.info("message_turned_away peer=%s why=%s", who.peer, why)
+                if said is Said.NOW:
+                    notice = _turned_away(why, load.waiting, wait_s)
+                    await self._delivery.notice(who, notice, PartKind.OUTCOME, extra=changes)
+                else:
+                    await self._apply(changes)
+            case _:
+                assert_never(verdict)
+        await self._book.refresh(who)
+
+    def _peer_wrote(self, heard: Heard) -> None:
+        """Token, language and budget count from here on, before anything is sent to that peer."""
+        self._delivery.heard(heard.who, heard.at, heard.reply_token, heard.language)
+
+    def _is_late(self, arrived: _Arrived) -> bool:
+        row = arrived.row
+        account = self._accounts.record(row.who.account)
+        written = written_at(
+            row.created_at_ms,
+            offset_ms=account.clock_offset_ms if account is not None else None,
+            received_at=row.received_at,
+        )
+        return is_late(
+            written,
+            received_at=row.received_at,
+            first_answer=arrived.first_answer,
+            late_s=self._book.settings.timers.late_s,
+        )
+
+    def _closing(self, arrived: _Arrived, state: MessageState) -> list[Change]:
+        """This row's state, and that the next one is being handled from now on."""
+        changes: list[Change] = [SetMessage(arrived.row.row, state, self._clock.wall())]
+        if self._rows:
+            following = self._rows[0].row
+            if following.handled == 0:
+                changes.append(BeginHandling(following.row))
+        return changes
+
+    async def _apply(self, changes: Sequence[Change]) -> None:
+        await self._journal.do(Store.apply, changes)
+
+    def _name_refused(self, who: PeerKey) -> None:
+        if who not in self._named:
+            if len(self._named) > 1000:
+                self._named.clear()
+            self._named.add(who)
+            account = self._accounts.called(AccountId(who.account))
+            log.warning("sender_refused peer=%s account=%s: bridge-ctl allow %s", who.peer, account, who.peer)
+
+
+def _unheard(inbound: Inbound) -> Notice | None:
+    """A message without words that no agent can understand."""
+    kinds = {media.kind for media in inbound.media}
+    if MediaKind.VOICE in kinds:
+        return notices.voice_without_words()
+    if MediaKind.VIDEO in kinds:
+        return notices.video_not_understood()
+    return None
+
+
+def _turned_away(why: Full, waiting: int, wait_s: float | None) -> Notice:
+    match why:
+        case Full.QUEUE:
+            return notices.queue_full(waiting=waiting)
+        case Full.HOURLY_LIMIT:
+            return notices.hourly_limit(wait_s=wait_s or 0.0)
+        case Full.TOKEN_BUDGET:
+            return notices.token_budget(wait_s=wait_s or 0.0)
+        case Full.BACKLOG:
+            return notices.backlog_closed(1)
+    assert_never(why)
