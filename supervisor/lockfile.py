@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import stat
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,7 @@ from protocol.errors import BridgeError
 from protocol.ids import AccountId
 from supervisor import platform
 
+_PEEK_TRIES, _PEEK_S = 100, 0.005
 _MINE_TRIES = 20  # how often a file may be replaced under us before something is wrong
 
 
@@ -45,7 +47,7 @@ class _FileLock:
         for _ in range(_MINE_TRIES):
             descriptor = self._open()
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(descriptor)
             except OSError as error:
                 holder = _read_holder(descriptor)
                 os.close(descriptor)
@@ -116,6 +118,18 @@ class AccountLock(_FileLock):
         name = hashlib.sha256(account.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         folder = user_home / ".local" / "state" / "bridge-supervisor-locks"
         super().__init__(folder / f"{name}.lock", "the account")
+
+
+def _lock(descriptor: int) -> None:
+    """Exclusive, at once. A lock that is only shared is bridge-ctl looking whether anybody runs: it is gone in an instant."""
+    for _ in range(_PEEK_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # BlockingIOError: a real holder
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        time.sleep(_PEEK_S)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _read_holder(descriptor: int) -> int | None:

@@ -1,9 +1,11 @@
 """Locks, held by real processes."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 HOLDER = """
 import sys
+import threading
 from pathlib import Path
 from supervisor.lockfile import AlreadyRunning, HomeLock
 try:
@@ -148,3 +151,26 @@ def test_two_homes_with_one_account_exclude_each_other_and_case_counts(tmp_path:
             AccountLock(AccountId("o9cq80Abc@im.wechat"), tmp_path).acquire()
         AccountLock(AccountId("o9cq80abc@im.wechat"), tmp_path).acquire()
     assert one.path.exists(), "the file is never removed"
+
+
+def test_a_client_that_looks_whether_anybody_runs_keeps_no_supervisor_from_starting(path: Path) -> None:
+    with HomeLock(path):
+        pass  # the file is there now
+
+    with open(path) as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        letting_go = threading.Timer(0.05, fcntl.flock, (look, fcntl.LOCK_UN))
+        letting_go.start()
+        with HomeLock(path) as started:
+            assert started.held
+        letting_go.join()
+
+
+def test_a_lock_that_stays_shared_is_in_use(path: Path) -> None:
+    with HomeLock(path):
+        pass
+
+    with open(path) as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        with pytest.raises(AlreadyRunning):
+            HomeLock(path).acquire()
