@@ -7,6 +7,7 @@ by /sim/events, so nobody has to sleep. A request that cannot be is 409 with {"e
 import io
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
+from itertools import takewhile
 from typing import Any, Literal
 
 import msgspec
@@ -202,13 +203,14 @@ class Control:
     # --- records and switches --------------------------------------------------------------------------------------
 
     async def _events(self, request: Request) -> Json | Response:
-        """Events after `since`, at once when there are some, else when the next one comes or the hold ends."""
+        """Events after `since` (of `kinds`, comma-separated), at once or when the next one comes or the hold ends."""
         since = _number(request, "since", 0)
+        kinds = frozenset(filter(None, request.query_params.get("kinds", "").split(",")))
 
         def look(now: float) -> list[Json] | None:
-            if self.world.last_event <= since:
-                return None
-            return [event for event in self.world.events if event["seq"] > since]
+            newer = takewhile(lambda event: event["seq"] > since, reversed(self.world.events))
+            found = [event for event in newer if not kinds or event["event"] in kinds]
+            return found[::-1] or None
 
         found = await self.service.hold(request, EVENTS, _number(request, "hold_s", 0), look)
         if found is Held.GONE:

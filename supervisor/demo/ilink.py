@@ -122,6 +122,7 @@ class Service:
 
     def apply(self, settings: Settings) -> None:
         self.world.apply(settings)
+        self.world.tell("settings", self.now())
         self.bells.ring_all()
 
     def set_fault(self, switch: faults.Switch) -> int:
@@ -498,7 +499,7 @@ def _json(answer: Any) -> Response:
 
 def _shown(response: Response) -> Any:
     """The answer's codes for the log: tokens and texts stay out."""
-    if response.media_type != _OCTETS or not bytes(response.body[:1]) == b"{":
+    if response.media_type != _OCTETS or bytes(response.body[:1]) != b"{":
         return None
     answer = _decoded(bytes(response.body)) or {}
     return {name: answer[name] for name in ("ret", "errcode", "errmsg", "status", "message_id") if name in answer}

@@ -34,7 +34,7 @@ _KEPT = 50_000  # events and sends remembered; older ones fall out
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The service's figures. hint_ms: None = the hold."""
+    """The service's figures. hint_ms: None = the hold. note: a line the page shows above everything."""
 
     hold_s: float = 35.0
     hint_ms: int | None = None
@@ -47,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     text_bytes: int = 16_384
     typing_ticket_s: float = 600.0
     recognise_bound: Literal["on_request", "always"] = "on_request"
+    note: str = ""
 
 
 class Impossible(Exception):

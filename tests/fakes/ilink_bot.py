@@ -21,7 +21,7 @@ BASE_INFO = {"channel_version": "2.4.9", "bot_agent": "OpenClaw"}
 
 def sign_in(wechat: SimulatedWeChat, person: str) -> "IlinkBot":
     """A new bot for this person: QR, scan, credentials."""
-    with httpx.Client(base_url=wechat.base_url, trust_env=False, timeout=30) as http:
+    with httpx.Client(base_url=wechat.base_url, verify=False, trust_env=False, timeout=30) as http:
         qr = http.post("/ilink/bot/get_bot_qrcode", params={"bot_type": "3"}, json={"local_token_list": []}).json()
         wechat.scan(person, qr["qrcode"], action="redirect", redirect_host=wechat.base_url.removeprefix("http://"))
         told = http.get("/ilink/bot/get_qrcode_status", params={"qrcode": qr["qrcode"]}).json()
@@ -43,7 +43,7 @@ class IlinkBot:
         self, path: str, body: Any, *, headers: dict[str, str] | None = None, timeout_s: float = 30
     ) -> httpx.Response:
         own = {**OFFICIAL, "Authorization": f"Bearer {self.token}"} if headers is None else headers
-        with httpx.Client(base_url=self.base_url, trust_env=False, timeout=timeout_s) as http:
+        with httpx.Client(base_url=self.base_url, verify=False, trust_env=False, timeout=timeout_s) as http:
             return http.post(f"/ilink/bot/{path}", json=body, headers=own)
 
     def answer(self, path: str, body: Json) -> Json:

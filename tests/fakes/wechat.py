@@ -202,6 +202,9 @@ class SimulatedWeChat:
         """Sets how far the service's clock is ahead of ours."""
         self._post("/sim/clock", {"offset_s": offset_s})
 
+    def settings(self) -> Json:
+        return self._get("/sim/settings")
+
     def change_settings(self, **changes: Any) -> None:
         self._told(self._http.patch("/sim/settings", json=changes))
 
@@ -211,8 +214,8 @@ class SimulatedWeChat:
     def revive(self, bot: str) -> None:
         self._post("/sim/revoke", {"bot": bot, "mode": "back"})
 
-    def _get(self, path: str, **query: Any) -> Json:
-        return self._told(self._http.get(path, params=query))
+    def _get(self, url: str, /, **query: Any) -> Json:
+        return self._told(self._http.get(url, params=query))
 
     def _post(self, path: str, body: Any) -> Json:
         return self._told(self._http.post(path, json=body))

@@ -19,13 +19,13 @@ def vectors() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[SimulatedWeChat]:
-    with SimulatedWeChat(hold_s=0.5) as wechat:
+    with SimulatedWeChat(hold_s=0.3) as wechat:
         yield wechat
 
 
 @pytest.fixture
 def wechat(service: SimulatedWeChat) -> Iterator[SimulatedWeChat]:
-    settings = service._get("/sim/settings")
+    settings = service.settings()
     yield service
     service.clear_faults()
     service.shift_clock(0)
