@@ -311,7 +311,24 @@ def _raw_message(entry: object) -> RawMessage:
         created_at_ms=_created_at_ms(message),
         reply_token=_reply_token(message),
         raw=raw,
+        content=_content(message),
     )
+
+
+# What differs when the same message is handed out once more under a new id.
+_OF_ONE_DELIVERY = frozenset({"msg_id", "create_time_ms", "update_time_ms", "is_completed"})
+
+
+def _content(message: Mapping[str, object]) -> bytes:
+    """The items and the group, without ids and times; empty when there are none to compare."""
+    items = message.get("item_list")
+    if not isinstance(items, list) or not items:
+        return b""
+    told = [{key: value for key, value in _object(item).items() if key not in _OF_ONE_DELIVERY} for item in items]
+    try:
+        return to_json({"group": message.get("group_id"), "items": told})
+    except RecursionError:
+        return b""
 
 
 def message_id(message: Mapping[str, object], raw: bytes) -> MessageId:

@@ -296,6 +296,20 @@ def test_two_nameless_messages_with_different_words_have_different_names() -> No
     assert len({message.message_id for message in batch.messages}) == 2
 
 
+def test_the_same_words_under_new_ids_have_the_same_content() -> None:
+    def handed_out(**over: object) -> bytes:
+        item = {"type": 1, "msg_id": over.get("message_id"), "create_time_ms": 5, "text_item": {"text": "hi"}}
+        message = {"message_id": 1, "from_user_id": "a", "context_token": "T1", "item_list": [item], **over}
+        return wire.parse_batch({"msgs": [message]}).messages[0].content
+
+    again = handed_out(message_id=2, seq=9, client_id="c", context_token="T2", update_time_ms=7)
+
+    assert handed_out() == again != b""
+    assert handed_out(group_id="g") != again
+    assert handed_out(item_list=[{"type": 1, "text_item": {"text": "ho"}}]) != again
+    assert handed_out(item_list=[]) == handed_out(item_list="x") == b""
+
+
 def test_an_unreadable_entry_stands_in_the_batch_beside_the_readable_ones() -> None:
     batch = wire.parse_batch({"msgs": [5, said({"type": 1, "text_item": {"text": "hi"}}), None, {"from_user_id": 3}]})
 
