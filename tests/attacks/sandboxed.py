@@ -132,8 +132,14 @@ class Stage:
         return inside(attack, plan or self.plan(), machine=machine)
 
 
-def inside(attack: Attack, plan: WorkerPlan, *, machine: Facts | None = None) -> Outcome:
+def inside(
+    attack: Attack, plan: WorkerPlan, *, machine: Facts | None = None, before: Callable[[], None] | None = None
+) -> Outcome:
+    """before: what the nanny does first, to make itself a harder machine."""
+
     def nanny(report: int) -> None:
+        if before is not None:
+            before()
         already = namespaces.enter_nanny(plan, machine or facts())
         child = os.fork()
         if child == 0:
@@ -159,14 +165,19 @@ def outside(attack: Attack, *, uid: int | None = None, as_namespace_root: bool =
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
         if as_namespace_root:
-            ours, groups = os.geteuid(), os.getegid()
-            linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"{ours} {ours} 1")
-            Path("/proc/self/gid_map").write_text(f"{groups} {groups} 1")
+            become_namespace_root()
         _tell(report, attack)
 
     return _in_child(child)
+
+
+def become_namespace_root() -> None:
+    """A user namespace in which we hold every capability, and mounts of our own."""
+    uid, gid = os.geteuid(), os.getegid()
+    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
 def _in_child(body: Callable[[int], None]) -> Outcome:
