@@ -70,6 +70,50 @@ def test_b012_of_many_starts_in_one_moment_exactly_one_wins(path: Path) -> None:
     assert sorted(answers) == ["held"] + ["refused"] * 11
 
 
+CROWD = """
+import os, sys
+from pathlib import Path
+from supervisor.lockfile import AlreadyRunning, HomeLock
+
+gun_read, gun_write = os.pipe()
+over_read, over_write = os.pipe()
+children, answers = [], []
+for number in range(100):
+    answer_read, answer_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(gun_write)
+        os.close(over_write)
+        os.read(gun_read, 1)  # all at once
+        try:
+            lock = HomeLock(Path(sys.argv[1]))
+            lock.acquire()
+            os.write(answer_write, b"held")
+        except AlreadyRunning:
+            os.write(answer_write, b"refused")
+        os.read(over_read, 1)  # nobody lets go before all have tried
+        os._exit(0)
+    os.close(answer_write)
+    children.append(pid)
+    answers.append(answer_read)
+os.close(gun_read)
+os.close(gun_write)
+words = [os.read(answer, 16).decode() for answer in answers]
+os.close(over_write)
+for pid in children:
+    os.waitpid(pid, 0)
+print(words.count("held"), words.count("refused"))
+"""
+
+
+def test_b012_of_a_hundred_starts_in_the_same_instant_exactly_one_wins(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CROWD, str(path)], capture_output=True, text=True, cwd=ROOT, timeout=90
+    )
+
+    assert (done.stdout.split(), done.stderr) == (["1", "99"], "")
+
+
 def test_b012_threads_of_one_process_exclude_each_other_a_hundred_times(path: Path) -> None:
     for _ in range(100):
         with HomeLock(path), pytest.raises(AlreadyRunning):
@@ -142,6 +186,23 @@ def test_b072_a_folder_in_its_place_is_an_error_that_names_it(path: Path) -> Non
 
     with pytest.raises(LockUnusable, match=str(path)):
         HomeLock(path).acquire()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "file as parent"])
+def test_b072_whatever_else_stands_in_its_place_is_an_error_too(path: Path, kind: str) -> None:
+    if kind == "file as parent":
+        path.parent.touch()
+    else:
+        path.parent.mkdir()
+        if kind == "link":
+            path.symlink_to(path.parent.parent / "elsewhere")
+        else:
+            os.mkfifo(path)
+
+    with pytest.raises(LockUnusable, match=str(path)):
+        HomeLock(path).acquire()
+
+    assert not (path.parent.parent / "elsewhere").exists()
 
 
 def test_two_homes_with_one_account_exclude_each_other_and_case_counts(tmp_path: Path) -> None:
