@@ -81,9 +81,19 @@ class Interrupted(BridgeError):
     """A signal came before the bridge was ready."""
 
 
-def start(*, home: str | None, config_file: Path | None, log_level: str | None, detach: Detach) -> int:
-    """`bridge-supervisor start`: returns the exit code once the bridge has stopped."""
-    announcer: Announcer = Foreground()
+def start(
+    *,
+    home: str | None,
+    config_file: Path | None,
+    log_level: str | None,
+    detach: Detach,
+    announcer: Announcer | None = None,
+) -> int:
+    """`bridge-supervisor start`: returns the exit code once the bridge has stopped.
+
+    announcer   who hears how the start went; the caller's terminal unless told otherwise
+    """
+    announcer = announcer or Foreground()
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:

@@ -20,6 +20,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 30.0
+CTL = "from supervisor.console.main import main; main()"
 
 
 class Bridge:
@@ -95,7 +96,7 @@ class Bridge:
 
     def ctl(self, *arguments: str, check: bool = True, input: str | None = None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "supervisor.console.main", *arguments],
+            [sys.executable, "-c", CTL, *arguments],
             env=self.env(),
             cwd=ROOT,
             capture_output=True,
@@ -109,7 +110,7 @@ class Bridge:
 
     def popen_ctl(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "supervisor.console.main", *arguments],
+            [sys.executable, "-c", CTL, *arguments],
             env=self.env(),
             cwd=ROOT,
             stdin=subprocess.PIPE,
