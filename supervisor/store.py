@@ -939,6 +939,7 @@ class Store:
             self._run("DELETE FROM seen WHERE at < ?", ids_before)
             self._run("DELETE FROM turn_start WHERE at <= ?", now - HOUR_S)
         with self._translated():
+            self._db.executescript("PRAGMA incremental_vacuum")  # execute() would take one page and stop
             # A reader elsewhere only postpones the rest to the next time: nobody waits for it.
             self._run("PRAGMA busy_timeout = 0").fetchall()
             self._run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -993,6 +994,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         if version > SCHEMA_VERSION:
             raise _too_new(path, version)
         _quick_check(db)
+        if empty:
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # prune gives its pages back, and the words in them
         db.execute("PRAGMA journal_mode = WAL").fetchall()
         db.execute("PRAGMA synchronous = FULL")
         if empty:
