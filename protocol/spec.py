@@ -8,7 +8,11 @@ from enum import StrEnum
 
 import msgspec
 
+from protocol.codec import Codec
 from protocol.content import Access
+
+LAYER_FAILED = 70  # a worker's exit code: a required layer could not be had; its Leaving names it
+LAST_WORD_SAID = 0  # a nanny's exit code: WorkerExited or FormBroken is on its way over the bus
 
 
 class Layer(StrEnum):
@@ -107,5 +111,17 @@ class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class Reaped(msgspec.Struct, frozen=True, tag=True):
+    """This nanny has ended and been reaped, and so has all that it left behind. code as waitpid tells it."""
+
+    pid: int
+    code: int
+
+
 ToZygote = Preload | Spawn
-FromZygote = Spawned | SpawnFailed
+FromZygote = Spawned | SpawnFailed | Reaped
+
+to_zygote: Codec[ToZygote] = Codec(ToZygote)
+from_zygote: Codec[FromZygote] = Codec(FromZygote)
+worker_plan: Codec[WorkerPlan] = Codec(WorkerPlan)
+nanny_keys: Codec[NannyKeys] = Codec(NannyKeys)

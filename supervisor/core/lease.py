@@ -59,8 +59,18 @@ class Word(StrEnum):
     """The verdict on one message."""
 
     HEARD = "heard"
-    DROPPED = "dropped"  # late: the lease is gone, or the turn has just ended
+    DROPPED = "dropped"  # late: the lease is gone
     BROKEN = "broken"  # a protocol violation
+
+
+class Watch(StrEnum):
+    """What a worker has not done in time."""
+
+    READY = "ready"
+    OPEN = "open"
+    HANG = "hang"  # fell silent
+    STOP = "stop"  # did not end its turn when told to
+    LEAVE = "leave"  # did not leave when asked to
 
 
 class GoneWhy(StrEnum):
@@ -113,6 +123,7 @@ class Limits:
     ready_s: float = 20.0
     open_s: float = 60.0
     hang_s: float = 10.0
+    leave_s: float = 5.0
 
 
 class Lease:
@@ -127,6 +138,8 @@ class Lease:
         self._since = now
         self._heard = now
         self._pieces = 0
+        self._stop_within_s: float | None = None  # the turn was aborted
+        self._stop_since = now
 
     def hear(self, message: ToSupervisor, *, now: float) -> Word:
         """Judge one message and move. reason holds the rule that a BROKEN one broke."""
@@ -152,6 +165,7 @@ class Lease:
                 if turn != self.turn:
                     return self._break("the end of another turn")
                 self.turn = None
+                self._stop_within_s = None
                 self._enter(LeaseState.IDLE, now)
             case Asked(turn_id=turn) | DialogGone(turn_id=turn) | ToolUsed(turn_id=turn) | FileOffered(turn_id=turn):
                 if turn != self.turn:
@@ -169,10 +183,19 @@ class Lease:
             raise RuntimeError(f"turn given to a worker that is {self.state}")
         self.turn = turn
         self._pieces = 0
+        self._heard = now  # an idle worker is silent; only from now on is that a sign
         self._enter(LeaseState.BUSY, now)
 
+    def abort(self, turn: TurnId, *, within_s: float, now: float) -> None:
+        """This turn was told to end and has so long to do it. Another turn, or a second time, changes nothing."""
+        if turn == self.turn and self._stop_within_s is None:
+            self._stop_within_s = within_s
+            self._stop_since = now
+
     def leave(self, *, now: float) -> None:
-        """Asked to leave in order."""
+        """Asked to leave in order. raises RuntimeError unless it is idle"""
+        if self.state is not LeaseState.IDLE:
+            raise RuntimeError(f"asked to leave while {self.state}")
         self._enter(LeaseState.LEAVING, now)
 
     def end(self) -> None:
@@ -184,29 +207,35 @@ class Lease:
         """The supervisor itself was away (a gap in its loop, a suspended machine): all watches start anew."""
         self._since = now
         self._heard = now
+        self._stop_since = now
 
     def wake_at(self) -> float | None:
         """When this lease is overdue unless something is heard before; None while nothing is due."""
+        return min((at for at, _ in self._watches()), default=None)
+
+    def overdue(self, *, now: float) -> Watch | None:
+        """The watch that ran out first; None while all is well."""
+        at, watch = min(self._watches(), default=(now + 1, None))
+        return watch if now >= at else None
+
+    def _watches(self) -> list[tuple[float, Watch]]:
         match self.state:
             case LeaseState.STARTING:
-                return self._since + self._limits.ready_s
+                return [(self._since + self._limits.ready_s, Watch.READY)]
             case LeaseState.OPENING:
-                return min(self._since + self._limits.open_s, self._heard + self._limits.hang_s)
+                return [
+                    (self._since + self._limits.open_s, Watch.OPEN),
+                    (self._heard + self._limits.hang_s, Watch.HANG),
+                ]
             case LeaseState.BUSY:
-                return self._heard + self._limits.hang_s
-            case _:
-                return None
-
-    def overdue(self, *, now: float) -> str | None:
-        """The watch that ran out: "ready", "open" or "hang"; None while all is well."""
-        at = self.wake_at()
-        if at is None or now < at:
-            return None
-        if self.state is LeaseState.STARTING:
-            return "ready"
-        if self.state is LeaseState.OPENING and now >= self._since + self._limits.open_s:
-            return "open"
-        return "hang"
+                silent = (self._heard + self._limits.hang_s, Watch.HANG)
+                if self._stop_within_s is None:
+                    return [silent]
+                return [silent, (self._stop_since + self._stop_within_s, Watch.STOP)]
+            case LeaseState.LEAVING:
+                return [(self._since + self._limits.leave_s, Watch.LEAVE)]
+            case LeaseState.IDLE | LeaseState.GONE:
+                return []
 
     def _enter(self, state: LeaseState, now: float) -> None:
         self.state = state

@@ -4,6 +4,7 @@ A call that this platform or kernel does not have answers OSError(ENOSYS), so a 
 both "refused" and "absent". Numbers are from the kernel's own headers (include/uapi), x86_64 and aarch64.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -119,21 +120,21 @@ def pidfd_open(pid: int) -> int:
     return syscall(number("pidfd_open"), pid, 0)
 
 
+def children(pid: int) -> list[int]:
+    """Those that /proc shows; none when it shows no such process."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                found += [int(child) for child in file.read().split()]
+    return found
+
+
 def descendants(pid: int) -> Iterator[int]:
-    """All descendants of pid that /proc shows, parents first. Those that vanish meanwhile are left out."""
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for task in tasks:
-        try:
-            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-                listed = file.read().split()
-        except OSError:
-            continue
-        for child in listed:
-            yield int(child)
-            yield from descendants(int(child))
+    """All below pid, parents first."""
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
 
 
 # --- namespaces and mounts ------------------------------------------------------------------------------------
