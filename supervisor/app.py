@@ -88,10 +88,13 @@ def start(
     log_level: str | None,
     detach: Detach,
     announcer: Announcer | None = None,
+    locks: Path | None = None,
 ) -> int:
     """`bridge-supervisor start`: returns the exit code once the bridge has stopped.
 
     announcer   who hears how the start went; the caller's terminal unless told otherwise
+    locks       where the accounts' locks lie; the user's home by the password database (settled.md 31) unless the
+                accounts are make-believe
     """
     announcer = announcer or Foreground()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -108,7 +111,7 @@ def start(
         with HomeLock(place.lock):
             place.make_sockets(environment.runtime_dir)
             settings = config.load(place, config_file, on_damage=config.OnDamage.SET_ASIDE)
-            bridge = Bridge(place, config_file, environment, settings, zygote, announcer)
+            bridge = Bridge(place, config_file, environment, settings, zygote, announcer, locks or _user_home())
             return asyncio.run(bridge.run())
     except ConfigError as error:
         announcer.failed(str(error))
@@ -136,8 +139,10 @@ class Bridge:
         settings: Settings,
         zygote: Zygote,
         announcer: Announcer,
+        locks: Path,
     ) -> None:
         self._home = home
+        self._locks = locks
         self._config_file = config_file
         self._environment = environment
         self._settings = settings
@@ -181,7 +186,7 @@ class Bridge:
             environment=self._environment,
             journal=journal,
             credentials=credentials,
-            new_lock=_account_lock,
+            new_lock=lambda account: AccountLock(account, self._locks),
             tasks=tasks,
             clock=clock,
         )
@@ -351,9 +356,9 @@ def _route(accounts: Accounts, book: PeerBook, settings: Settings, who: PeerKey)
     return channel, Route(who.account, who.peer, record.reply_token)
 
 
-def _account_lock(account: AccountId) -> AccountLock:
-    """Below the home directory of the password database, whatever the environment says (settled.md 31)."""
-    return AccountLock(account, Path(pwd.getpwuid(os.getuid()).pw_dir))
+def _user_home() -> Path:
+    """Of the password database, whatever the environment says."""
+    return Path(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def _limits(settings: Settings) -> SchedulerLimits:

@@ -42,6 +42,7 @@ def run(*, port: int, agent: str, log_level: str) -> int:
                 log_level=log_level,
                 detach=app.Detach.NO,
                 announcer=announcer,
+                locks=home,
             )
         finally:
             announcer.close()
