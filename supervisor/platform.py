@@ -12,16 +12,19 @@ import sys
 LINUX = sys.platform.startswith("linux")
 
 _PR_SET_DUMPABLE = 4
-_OPEN_FILES = 65_536  # three for each worker, and the rest
+_OPEN_FILES = (65_536, 10_240)  # three for each worker, and the rest; macOS takes no more than the second
 
 
 def harden() -> None:
     """Nobody of the same user may trace this process or read its memory, and many workers may be open at once."""
     not_dumpable()
-    with contextlib.suppress(ValueError, OSError):  # a hard limit below it is the operator's wish
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in _OPEN_FILES:
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)  # a hard limit below it is the operator's wish
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+            break
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

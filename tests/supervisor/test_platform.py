@@ -24,6 +24,21 @@ def test_a_hardened_process_dumps_no_core_and_may_open_many_files() -> None:
     assert done.stdout.split() == ["0", "0", "0"]
 
 
+def test_the_limit_of_open_files_rises_to_what_the_operator_leaves_and_never_falls() -> None:
+    code = (
+        "import resource, sys; from supervisor import platform;"
+        "soft, hard = int(sys.argv[1]), int(sys.argv[2]);"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)); platform.harden();"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+
+    for soft, hard, left in ((128, 512, ["512", "512"]), (300, 300, ["300", "300"])):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(soft), str(hard)], capture_output=True, text=True, cwd=ROOT, check=True
+        )
+        assert done.stdout.split() == left
+
+
 def test_a_start_time_tells_a_process_from_a_later_one_of_the_same_pid() -> None:
     assert platform.start_time(os.getpid()) == platform.start_time(os.getpid())
     assert platform.start_time(2**30) == ""

@@ -253,6 +253,56 @@ def test_whatever_people_write_comes_back_as_it_was(store: Store, text: str, nam
     assert store.peer(who).who == who
 
 
+deliveries = st.lists(
+    st.lists(
+        st.builds(
+            said,
+            number=st.integers(0, 6),
+            who=st.sampled_from([ALICE, BOB]),
+            content=st.sampled_from(["", "a", "b"]),
+            created_at_ms=st.sampled_from([None, 1000, 2000]),
+        ),
+        max_size=6,
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches=deliveries)
+def test_every_message_is_kept_once_however_it_is_handed_out(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[RawMessage]]
+) -> None:
+    """Against the rule in its plainest words, over a restart after each batch."""
+    path = tmp_path_factory.mktemp("journal") / "state.db"
+    handed_out: list[RawMessage] = []
+    expected: list[tuple[str, str]] = []
+    for messages in batches:
+        store, _ = Store.open(path)
+        store.record_batch(OWNER, batch(*messages), at=5.0)
+        store.close()
+        for message in messages:
+            before = [other for other in handed_out if other.sender == message.sender]
+            same_id = any(other.message_id == message.message_id for other in before)
+            # What an id brought first is what it stands for: a replay with other content teaches nothing new.
+            firsts = {other.message_id: other for other in reversed(before)}.values()
+            same_words = any(
+                (other.content, other.created_at_ms) == (message.content, message.created_at_ms) for other in firsts
+            )
+            tellable = message.content and message.created_at_ms is not None
+            if not same_id and not (tellable and same_words):
+                expected.append((message.sender, message.message_id))
+            handed_out.append(message)
+
+    store, _ = Store.open(path)
+    kept = [(row.who.peer, row.message_id) for row in store.open_messages()]
+    replayed = store.counters()["replayed"]
+    store.close()
+
+    assert kept == expected
+    assert replayed == len(handed_out) - len(expected)
+
+
 def test_the_first_new_row_of_a_batch_counts_as_being_handled(store: Store) -> None:
     store.record_batch(OWNER, batch(said(1)), at=5.0)
 
