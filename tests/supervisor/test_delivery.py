@@ -350,6 +350,27 @@ def test_the_end_of_a_turn_and_all_that_is_left_of_its_text_are_one_transaction(
     run(story())
 
 
+def test_while_the_disk_is_full_nothing_is_sent_and_then_everything_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with bridge(tmp_path).running() as b:
+            row = await b.writes(ALICE)
+            await b.journal.do(lambda store: store._db.execute("PRAGMA max_page_count = 1").fetchall())
+            b.delivery.piece(ALICE, row, "f" * 200_000, Boundary.END)
+            finishing = asyncio.ensure_future(b.delivery.finish(ALICE, row))
+            await b.clock.until_somebody_sleeps()
+            assert b.phone.calls == []
+
+            await b.journal.do(lambda store: store._db.execute("PRAGMA max_page_count = 1000000").fetchall())
+            b.clock.advance(1.0)
+            await finishing
+            await b.settled()
+
+            assert len(b.shown(ALICE)) == 10
+            assert len(await b.part_states()) == b.delivery.parked(ALICE) == 93
+
+    run(story())
+
+
 def test_a_cancelled_caller_does_not_have_its_parts_written_twice(tmp_path: Path) -> None:
     async def story() -> None:
         async with bridge(tmp_path).running() as b:

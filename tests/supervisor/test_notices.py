@@ -2,7 +2,7 @@ import inspect
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor import notices
@@ -129,6 +129,7 @@ def test_a_limit_says_when_the_next_message_is_taken(wait_s: float, zh: str, en:
 
 
 @given(name=st.text())
+@settings(deadline=None)
 def test_a_name_from_outside_cannot_break_the_line_or_fill_the_screen(name: str) -> None:
     shown = one_line(name)
 

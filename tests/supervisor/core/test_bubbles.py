@@ -44,6 +44,7 @@ def cut_places(text: str, bubbles: Iterable[str]) -> list[int]:
 
 
 @given(text=st.text(), limit=st.integers(min_value=2, max_value=40))
+@settings(deadline=None)
 def test_splitting_a_reply_loses_only_line_breaks_and_respects_the_limit(text: str, limit: int) -> None:
     bubbles = split(text, size=Size(limit, 10_000))
 
@@ -52,9 +53,8 @@ def test_splitting_a_reply_loses_only_line_breaks_and_respects_the_limit(text: s
 
 
 @given(text=texts, limit=st.integers(min_value=2, max_value=50))
-def test_a_bubble_loses_only_line_breaks_at_its_ends_where_no_stretch_of_blanks_would_fill_one(
-    text: str, limit: int
-) -> None:
+@settings(deadline=None)
+def test_between_two_bubbles_only_line_breaks_are_lost_or_blanks_that_nobody_could_see(text: str, limit: int) -> None:
     bubbles = split(text, size=Size(limit, 10_000))
 
     at = 0
@@ -63,15 +63,21 @@ def test_a_bubble_loses_only_line_breaks_at_its_ends_where_no_stretch_of_blanks_
         assert text[at:start].strip() == ""
         at = start + len(bubble)
     assert text[at:].strip() == ""
-    if not any(set(run) <= set(" \t\n") for run in windows(text, 2)):
-        assert without_breaks("".join(bubbles)) == without_breaks(text)
 
 
-def windows(text: str, width: int) -> list[str]:
-    return [text[i : i + width] for i in range(len(text) - width + 1)] or [text]
+@given(
+    text=texts.map(lambda text: text.replace(" ", "").replace("\t", "")), limit=st.integers(min_value=2, max_value=50)
+)
+@settings(deadline=None)
+def test_a_bubble_loses_only_line_breaks_at_its_ends(text: str, limit: int) -> None:
+    bubbles = split(text, size=Size(limit, 10_000))
+
+    assert without_breaks("".join(bubbles)) == without_breaks(text)
+    assert all(bubble == bubble.strip("\n") for bubble in bubbles)
 
 
 @given(text=texts, limit=st.integers(min_value=6, max_value=120))
+@settings(deadline=None)
 def test_no_bubble_is_longer_than_the_limit_in_encoded_bytes(text: str, limit: int) -> None:
     bubbles = split(text, size=Size(2000, limit))
 
@@ -79,6 +85,7 @@ def test_no_bubble_is_longer_than_the_limit_in_encoded_bytes(text: str, limit: i
 
 
 @given(text=texts, limit=st.integers(min_value=8, max_value=50))
+@settings(deadline=None)
 def test_no_cut_parts_a_character_that_fits_into_a_bubble(text: str, limit: int) -> None:
     bubbles = split(text, size=Size(limit, 10_000))
 
@@ -102,6 +109,7 @@ def test_a_character_longer_than_a_bubble_is_cut_between_code_points() -> None:
     urls=st.lists(st.integers(min_value=1, max_value=35), max_size=8),
     limit=st.integers(min_value=30, max_value=80),
 )
+@settings(deadline=None)
 def test_a_url_that_fits_into_a_bubble_is_never_cut(words: list[str], urls: list[int], limit: int) -> None:
     text, keep = "", []
     for index, word in enumerate(words):
@@ -176,6 +184,7 @@ def test_one_bubble_alone_is_not_numbered() -> None:
 
 
 @given(text=texts, limit=st.integers(min_value=24, max_value=60))
+@settings(deadline=None)
 def test_numbers_count_to_the_end_and_stay_inside_the_limit(text: str, limit: int) -> None:
     bubbles = numbered(text, size=Size(limit, 10_000))
 
