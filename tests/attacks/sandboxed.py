@@ -42,8 +42,9 @@ SHAPES: dict[str, tuple[Layer, ...]] = {
 if os.geteuid() == 0:
     SHAPES["own_uid"] = (*IN_EVERY_SHAPE, Layer.OWN_UID, Layer.PID_NS, Layer.MOUNT_NS)
     SHAPES["own_uid_without_namespaces"] = (*IN_EVERY_SHAPE, Layer.OWN_UID)
-PEER_UID = 210001
-OTHER_UID = 210002
+# Ids that no other run on this machine has: RLIMIT_NPROC counts all processes of one.
+PEER_UID = 1_000_000 + 2 * os.getpid()
+OTHER_UID = PEER_UID + 1
 
 
 @dataclass(frozen=True)

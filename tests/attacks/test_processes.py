@@ -63,6 +63,18 @@ def test_a_signal_to_everybody_reaches_only_our_own(stage: Stage) -> None:
     os.kill(stage.sibling, 0)
 
 
+def test_a_signal_to_the_own_group_does_not_reach_the_nanny(stage: Stage) -> None:
+    """The nanny of this harness dies of it, and a worker with its nanny."""
+
+    def attack() -> str:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.kill(0, signal.SIGTERM)
+        nannys_death = signal.sigtimedwait([], 0.2)
+        return f"alive {nannys_death}"
+
+    assert stage.inside(attack).value == "alive None"
+
+
 def test_no_descriptor_makes_the_kernel_signal_another(stage: Stage) -> None:
     """F_SETOWN + O_ASYNC: SIGIO (or F_SETSIG's choice) to the owner, sent by the kernel."""
     received: list[int] = []

@@ -3,6 +3,8 @@
 plan.py decides, one file per layer performs; namespaces.enter_nanny() and leave_nanny() are the nanny's part.
 """
 
+import contextlib
+import os
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -48,6 +50,9 @@ def apply(
     for layer in decide.NANNY_LAYERS:
         if layer in plan.required and layer not in achieved:
             raise LayerFailed(layer, "the nanny did not get it")
+
+    with contextlib.suppress(PermissionError):  # we lead one already
+        os.setsid()  # a signal to "my group" crosses a pid namespace: it would reach the nanny, whose group we were born in
 
     for layer in decide.ORDER:
         if layer not in wanted:

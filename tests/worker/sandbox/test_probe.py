@@ -1,0 +1,40 @@
+"""worker/sandbox/probe.py: what it measures is in tests/attacks/test_hard_machines.py; here, that it leaves nothing."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from protocol.spec import Layer
+from tests.worker.sandbox.test_namespaces import PLAN
+from worker.sandbox import linux, probe
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> object:
+    return msgspec.structs.replace(
+        PLAN,
+        session_dir=str(tmp_path),
+        workspace=str(tmp_path),
+        media_dir=str(tmp_path),
+        wanted=(Layer.ENVIRONMENT, Layer.NO_NEW_PRIVS, Layer.CGROUP),
+    )
+
+
+def test_a_measurement_names_both_what_holds_and_what_is_missing_and_leaves_no_child(plan: msgspec.Struct) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    children = set(linux.descendants(os.getpid()))
+
+    measured = probe.measure(plan)  # type: ignore[arg-type]
+
+    assert measured == probe.Measured((Layer.NO_NEW_PRIVS, Layer.ENVIRONMENT), (Layer.CGROUP,))
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert set(linux.descendants(os.getpid())) == children
+
+
+def test_a_child_that_cannot_tell_is_an_error(plan: msgspec.Struct) -> None:
+    impossible = msgspec.structs.replace(plan, required=(Layer.CGROUP,))
+
+    with pytest.raises(OSError, match="could not be built"):
+        probe.measure(impossible)  # type: ignore[arg-type]
