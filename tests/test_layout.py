@@ -23,8 +23,11 @@ IMPURE = {
 }
 CONSOLE_LIBRARIES = {"zmq", "click", "rich", "segno", "msgspec"}
 
-# The two places that read the environment: settings.md's single reader, and bridge-ctl, which has no settings.
-READS_ENVIRONMENT = {"supervisor.config", "supervisor.console.main"}
+READS_ENVIRONMENT = {
+    "supervisor.config",
+    "supervisor.console.main",  # bridge-ctl has no settings
+    "supervisor.demo.main",  # hands all of it on to the bridge that it starts
+}
 
 # Modules whose promises are tested as a whole by another file.
 TESTED_ELSEWHERE: dict[str, str] = {}
