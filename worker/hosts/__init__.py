@@ -1,0 +1,24 @@
+"""The table of hosts. A host's library is imported only in a worker that uses it, or once by a zygote told to."""
+
+from importlib import import_module
+
+from worker.hosts.base import AgentSession
+
+# name → module and class, as text, so that `echo` never pays for another host's library
+HOSTS: dict[str, tuple[str, str]] = {
+    "echo": ("worker.hosts.echo", "EchoSession"),
+    "acp": ("worker.hosts.acp", "AcpSession"),
+}
+
+
+def preload(host: str) -> None:
+    """Import all that this host needs. raises KeyError: no such host"""
+    module, _ = HOSTS[host]
+    import_module(module)
+
+
+def make(host: str) -> AgentSession:
+    """raises KeyError: no such host"""
+    module, name = HOSTS[host]
+    session: AgentSession = getattr(import_module(module), name)()
+    return session

@@ -1,0 +1,369 @@
+"""An agent program for tests: the Agent Client Protocol as plain JSON lines, its script is the prompt.
+
+Standard library only, so that it starts fast. Each line of the peer's text that begins with a word of SCRIPT is carried
+out; without one the agent says "You said: ..." Its conversation is kept in a file below HOME, so that another process
+can load the session and replay it. Start flags change what it offers or how it fails:
+
+    --no-load --resume --resume-lies --die-on-load --die-before-hello --exit-silently --version N --modes --config-mode
+    --auth --ignore-term --never-cancel --replay-after --act-on-load --deaf
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+FLAGS = set(sys.argv[1:])
+HOME = Path(os.environ["HOME"])
+OUT = sys.stdout.buffer
+LOCK = threading.Lock()
+CANCELLED = threading.Event()
+ANSWERS: dict[object, dict] = {}
+ANSWERED = threading.Condition()
+
+
+def write(data: bytes) -> None:
+    with LOCK:
+        OUT.write(data)
+        OUT.flush()
+
+
+def send(message: dict) -> None:
+    write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+
+def update(session: str, **fields: object) -> None:
+    send({"method": "session/update", "params": {"sessionId": session, "update": fields}})
+
+
+def say(session: str, text: str, **fields: object) -> None:
+    update(session, sessionUpdate="agent_message_chunk", content={"type": "text", "text": text}, **fields)
+
+
+def ask(number: object, method: str, params: dict) -> dict:
+    """A request to the client, and its whole answer."""
+    send({"id": number, "method": method, "params": params})
+    with ANSWERED:
+        ANSWERED.wait_for(lambda: number in ANSWERS, timeout=30)
+        return ANSWERS.pop(number, {"error": {"code": 0, "message": "no answer"}})
+
+
+def memory(session: str) -> Path:
+    return HOME / f"{session}.jsonl"
+
+
+def remember(session: str, who: str, text: str) -> None:
+    with memory(session).open("a") as file:
+        file.write(json.dumps([who, text]) + "\n")
+
+
+def replay(session: str) -> None:
+    for line in memory(session).read_text().splitlines():
+        who, text = json.loads(line)
+        kind = "user_message_chunk" if who == "peer" else "agent_message_chunk"
+        update(session, sessionUpdate=kind, content={"type": "text", "text": f"OLD {text}"})
+
+
+def permission(session: str) -> dict:
+    options = [
+        {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+        {"optionId": "no", "name": "No", "kind": "reject_once"},
+    ]
+    call = {"toolCallId": "p1", "kind": "execute", "title": None, "rawInput": {"command": "touch zz"}}
+    return ask("perm", "session/request_permission", {"sessionId": session, "toolCall": call, "options": options})
+
+
+def question(session: str) -> dict:
+    schema = {"type": "object", "properties": {"q": {"type": "string", "enum": ["red", "blue"]}}}
+    params = {"sessionId": session, "mode": "form", "message": "Colour?", "requestedSchema": schema}
+    return ask("elicit", "elicitation/create", params)
+
+
+def tools(session: str, count: int) -> None:
+    for number in range(count):
+        call = f"t{number}"
+        update(
+            session,
+            sessionUpdate="tool_call",
+            toolCallId=call,
+            title=f"step {number}",
+            kind="execute",
+            status="pending",
+        )
+        update(session, sessionUpdate="tool_call_update", toolCallId=call, status="in_progress")
+        update(session, sessionUpdate="tool_call_update", toolCallId=call, status="completed")
+
+
+def wait(seconds: float) -> bool:
+    """True: cancelled meanwhile."""
+    return CANCELLED.wait(seconds)
+
+
+def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
+    """One line of the script. Returns a stop reason that ends the turn, or None."""
+    word, _, rest = line.partition(" ")
+    number = float(rest) if rest.replace(".", "", 1).isdigit() else 0
+    match word:
+        case "SAY":
+            say(session, json.loads(f'"{rest}"'))
+        case "STREAM":
+            for index in range(int(number)):
+                say(session, f"w{index} ")
+        case "SLOW":
+            for index in range(int(number)):
+                say(session, f"s{index} ")
+                if wait(0.05):
+                    break
+        case "MESSAGE":
+            say(session, f"{rest} one", messageId="m1")
+            say(session, f"{rest} two", messageId="m2")
+        case "FLOOD":
+            lines = []
+            for index in range(int(number)):
+                fields = {"sessionUpdate": "tool_call_update", "toolCallId": f"f{index % 3}", "status": "in_progress"}
+                if index % 2:
+                    fields = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": f"{index}\n"}}
+                params = {"sessionId": session, "update": fields}
+                lines.append(json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params}))
+            write(("\n".join(lines) + "\n").encode())
+        case "TOOLS":
+            tools(session, int(number))
+        case "HANG":
+            while True:
+                time.sleep(60)
+        case "WAIT":
+            wait(60)
+        case "DIE":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "DIE_SOON":
+            threading.Timer(0.3, os._exit, (9,)).start()
+        case "EXIT":
+            OUT.flush()
+            os._exit(int(number))
+        case "CLOSE":
+            os.close(1)
+            time.sleep(60)
+        case "CHILD":
+            # A child that outlives us and holds our output open, in our group or (1) in a session of its own.
+            child = subprocess.Popen(["sleep", "60"], start_new_session=bool(number))
+            (HOME / "child").write_text(str(child.pid))
+            os._exit(7)
+        case "LINE":
+            padding = "x" * int(number * 1024 * 1024)
+            update(session, sessionUpdate="tool_call_update", toolCallId="big", rawOutput=padding)
+        case "LONGANSWER":
+            write(b'{"jsonrpc":"2.0","id":99,"result":"' + b"x" * int(number * 1024 * 1024) + b'"}\n')
+        case "STDERR":
+            sys.stderr.write("noise " * int(number * 1024 / 6) + "LASTWORDS\n")
+            sys.stderr.flush()
+        case "JUNK":
+            write(b'hello\n[1,2]\n17\n"x"\nnull\n{"id":[]}\n{}\n{"id":1,"error":7}\n' + b"[" * 5000 + b"\n\xff\xfe\n\n")
+        case "ODD":
+            update(session, sessionUpdate="nobody_knows", x=1)
+            update(session, sessionUpdate="tool_call", toolCallId="n1", title=None)
+            update(session, sessionUpdate="tool_call_update", toolCallId="never", status="completed")
+            update(session, sessionUpdate="agent_message_chunk", content={"type": "text"})
+            send({"method": "session/update", "params": 3})
+            send(
+                {
+                    "method": "session/update",
+                    "params": {
+                        "sessionId": "other",
+                        "update": {
+                            "sessionUpdate": "agent_message_chunk",
+                            "content": {"type": "text", "text": "FOREIGN"},
+                        },
+                    },
+                }
+            )
+        case "SURROGATE":
+            say(session, "ok \ud83d done \U0001f600")
+        case "UNKNOWN_REQUEST":
+            for name in ("_vendor/drain", "fs/read_text_file", "terminal/create", "no/such"):
+                answer = ask(name, name, {"sessionId": session, "path": "/etc/passwd", "command": "id"})
+                say(session, f"{name}={answer.get('error', {}).get('code')} ")
+            send({"method": "_vendor/note", "params": {}})
+        case "PERMISSION":
+            say(session, f"permission={permission(session)['result']['outcome']['outcome']}")
+        case "QUESTION":
+            say(session, f"question={question(session)['result']['action']}")
+        case "USAGE":
+            update(session, sessionUpdate="usage_update", used=1000, size=128000)
+            update(session, sessionUpdate="plan", entries=[{"content": "a", "priority": "low", "status": "pending"}])
+        case "THINK":
+            update(session, sessionUpdate="agent_thought_chunk", content={"type": "text", "text": "SECRET THOUGHT"})
+        case "CARELESS":
+            update(session, sessionUpdate="current_mode_update", currentModeId="bypassPermissions")
+            time.sleep(0.3)
+            say(session, f"mode={STATE['mode']}")
+        case "ERROR":
+            raise KeyError(rest)
+        case "PID":
+            say(session, str(os.getpid()))
+        case "SIZED":
+            # One chunk "x" on a line of exactly so many bytes.
+            params = {
+                "sessionId": session,
+                "update": {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}},
+            }
+            line = json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params, "pad": ""})
+            write((line[:-2] + "p" * (int(number) - len(line)) + line[-2:] + "\n").encode())
+        case "WHOAMI":
+            say(session, json.dumps({"env": sorted(os.environ), "cwd": os.getcwd(), "home": str(HOME)}))
+        case "BLOCKS":
+            say(session, json.dumps(blocks))
+        case "MODE":
+            say(session, f"mode={STATE['mode']} cancels={STATE['cancels']}")
+        case "HISTORY":
+            say(session, str(len(memory(session).read_text().splitlines())))
+        case "EMPTY":
+            pass
+        case "REFUSE":
+            return "refusal"
+        case "MAXTOKENS":
+            return "max_tokens"
+        case _:
+            return "unknown word"
+    return None
+
+
+STATE = {"mode": "acceptEdits", "cancels": 0}
+
+
+def prompted(number: object, params: dict) -> None:
+    session, blocks = params["sessionId"], params["prompt"]
+    text = "\n".join(
+        block["text"] for block in blocks if block["type"] == "text" and not block["text"].startswith("[note")
+    )
+    remember(session, "peer", text)
+    stop = None
+    try:
+        for line in text.split("\n"):
+            stop = carry_out(session, line, blocks)
+            if stop == "unknown word":
+                say(session, f"You said: {line}")
+                stop = None
+            if stop is not None or CANCELLED.is_set():
+                break
+    except KeyError as error:
+        send({"id": number, "error": {"code": int(error.args[0]), "message": "scripted failure /secret/path"}})
+        return
+    remember(session, "agent", text)
+    if CANCELLED.is_set():
+        if "--late" in FLAGS:
+            for _ in range(5):
+                say(session, "LATE ")
+        if "--never-cancel" in FLAGS:
+            return
+        stop = "end_turn" if "--end-turn" in FLAGS else "cancelled"
+    send({"id": number, "result": {"stopReason": stop or "end_turn"}})
+
+
+def opened() -> dict:
+    if "--modes" in FLAGS:
+        names = ("acceptEdits", "default", "bypassPermissions")
+        return {"modes": {"currentModeId": "acceptEdits", "availableModes": [{"id": n, "name": n} for n in names]}}
+    if "--config-mode" in FLAGS:
+        options = [{"value": "auto", "name": "Auto"}, {"value": "read-only", "name": "Ask"}]
+        return {
+            "configOptions": [
+                {
+                    "id": "approval",
+                    "name": "Mode",
+                    "category": "mode",
+                    "type": "select",
+                    "currentValue": "auto",
+                    "options": options,
+                }
+            ]
+        }
+    return {}
+
+
+def handle(message: dict) -> None:
+    number, method, params = message.get("id"), message.get("method"), message.get("params") or {}
+    if method is None:
+        with ANSWERED:
+            ANSWERS[number] = message
+            ANSWERED.notify_all()
+        return
+    match method:
+        case "initialize":
+            if "--exit-silently" in FLAGS:
+                os._exit(0)
+            sessions = {"resume": {}} if "--resume" in FLAGS or "--resume-lies" in FLAGS else {}
+            send(
+                {
+                    "id": number,
+                    "result": {
+                        "protocolVersion": 2 if "--version-2" in FLAGS else 1,
+                        "agentInfo": {"name": "fake-agent", "version": "7.7"},
+                        "agentCapabilities": {
+                            "loadSession": "--no-load" not in FLAGS,
+                            "promptCapabilities": {"image": True},
+                            "sessionCapabilities": sessions,
+                        },
+                    },
+                }
+            )
+        case "session/new":
+            if "--auth" in FLAGS:
+                send({"id": number, "error": {"code": -32000, "message": "log in first"}})
+                return
+            if "--deaf" in FLAGS:
+                time.sleep(60)
+            session = f"s{os.getpid()}-{time.time_ns()}"
+            memory(session).touch()
+            say(session, "EARLY WORDS")
+            send({"id": number, "result": {"sessionId": session, **opened()}})
+        case "session/load" | "session/resume":
+            session = params["sessionId"]
+            if "--die-on-load" in FLAGS:
+                os._exit(3)
+            if (method == "session/resume" and "--resume-lies" in FLAGS) or not memory(session).exists():
+                send({"id": number, "error": {"code": -32601 if "--resume-lies" in FLAGS else -32002, "message": "no"}})
+                return
+            replay(session)
+            if "--act-on-load" in FLAGS:
+                threading.Thread(target=act, args=(session,), daemon=True).start()
+            send({"id": number, "result": opened()})
+            if "--replay-after" in FLAGS:
+                replay(session)
+        case "session/set_mode":
+            STATE["mode"] = params["modeId"]
+            send({"id": number, "result": {}})
+        case "session/set_config_option":
+            STATE["mode"] = params["value"]
+            send({"id": number, "result": {"configOptions": []}})
+        case "session/prompt":
+            CANCELLED.clear()
+            threading.Thread(target=prompted, args=(number, params), daemon=True).start()
+        case "session/cancel":
+            STATE["cancels"] += 1
+            CANCELLED.set()
+        case _:
+            if number is not None:
+                send({"id": number, "error": {"code": -32601, "message": "unknown"}})
+
+
+def act(session: str) -> None:
+    """Goes on, unasked, with what it was doing; a file tells whether it was allowed to."""
+    outcome = permission(session)["result"]["outcome"]["outcome"]
+    (HOME / "acted").write_text(outcome)
+
+
+def main() -> None:
+    if "--die-before-hello" in FLAGS:
+        sys.stderr.write("no licence found\n")
+        sys.exit(4)
+    if "--ignore-term" in FLAGS:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in sys.stdin.buffer:
+        handle(json.loads(line))
+
+
+main()

@@ -1,0 +1,62 @@
+"""Opening a host for a test, and reading what a turn told."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from protocol.content import Access, Prompt
+from worker import hosts
+from worker.hosts.base import AgentEvent, AgentSession, SessionSpec, TextDelta, TurnEnded
+
+AGENT = Path(__file__).with_name("acp_agent.py")
+DEADLINE_S = 40.0
+
+T = TypeVar("T")
+
+
+def agent(*flags: str) -> tuple[str, ...]:
+    """The command of the scripted ACP agent."""
+    return (sys.executable, "-I", str(AGENT), *flags)
+
+
+def spec_in(folder: Path, *flags: str) -> SessionSpec:
+    session_dir, workspace = folder / "session", folder / "workspace"
+    session_dir.mkdir(exist_ok=True)
+    workspace.mkdir(exist_ok=True)
+    return SessionSpec(session_dir, workspace, None, Access.WORKSPACE, command=agent(*flags))
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(DEADLINE_S):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def opened(host: str, spec: SessionSpec) -> AsyncIterator[AgentSession]:
+    session = hosts.make(host)
+    try:
+        await session.open(spec)
+        yield session
+    finally:
+        await session.close()
+
+
+async def events_of(session: AgentSession, text: str, **more: Any) -> list[AgentEvent]:
+    return [event async for event in session.turn(Prompt(text=text, **more))]
+
+
+def words(events: list[AgentEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def end_of(events: list[AgentEvent]) -> TurnEnded:
+    """The one TurnEnded, which must be the last event."""
+    ends = [event for event in events if isinstance(event, TurnEnded)]
+    assert len(ends) == 1 and events[-1] is ends[0]
+    return ends[0]

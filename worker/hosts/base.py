@@ -1,0 +1,354 @@
+"""What a host is: the adapter that drives one agent program for one peer.
+
+In come a SessionSpec and prompts, out come immutable AgentEvents. The rules every host keeps (one contract suite,
+tests/worker/hosts/test_contract.py):
+
+- exactly one TurnEnded per turn, last, also when the agent dies, talks nonsense or never answers
+- one turn at a time; a second turn() raises RuntimeError
+- words of an earlier turn, of a replayed history or of the time before open() returned are dropped
+- abort() is idempotent, returns at once, and ends the agent program when the grace is over
+- an agent's error text goes into AgentError.detail, capped, and nowhere else
+- nothing is read from the worker's environment: the SessionSpec says it all
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from protocol.content import Access, Prompt
+from protocol.errors import BridgeError, FailureKind
+from protocol.ids import DialogId, SessionId
+from protocol.to_supervisor import DialogKind, DialogOption, DialogPurpose, OpenedHow, TurnOutcome
+from protocol.to_worker import DialogAnswer
+
+DETAIL_CHARS = 700  # most of an AgentError's detail: 2 KiB on the wire even where every character takes three bytes
+
+
+class ToolControl(StrEnum):
+    """How a tool list is kept: by the host itself, or by nothing but the sandbox around it."""
+
+    EXACT = "exact"
+    SANDBOX_ONLY = "sandbox_only"
+
+
+@dataclass(frozen=True, slots=True)
+class HostTraits:
+    """name and version are the agent program's own once it has told them."""
+
+    name: str
+    version: str = ""
+    images: bool = False
+    resume: bool = False
+    tool_control: ToolControl = ToolControl.SANDBOX_ONLY
+    modes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """All that a host knows. Paths are absolute and exist; session_id None starts a fresh conversation.
+
+    contract      static text for the session's system prompt, for hosts that have a carrier for it
+    tools         None = all of the access level, empty = none
+    stop_grace_s  how long an aborted turn may take before its program is ended
+    """
+
+    session_dir: Path
+    workspace: Path
+    session_id: SessionId | None
+    access: Access
+    command: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    model: str = ""
+    contract: str = ""
+    tools: frozenset[str] | None = None
+    stop_grace_s: float = 5.0
+    gateway_url: str = ""
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    session_id: SessionId
+    how: OpenedHow
+
+
+def for_the_log(text: str) -> str:
+    """An agent's words as an AgentError may carry them: capped, and encodable whatever they hold."""
+    return text[:DETAIL_CHARS].encode("utf-8", "replace").decode()
+
+
+class HostError(BridgeError):
+    """The agent program could not be opened. detail is for the operator's log alone."""
+
+    def __init__(self, kind: FailureKind, detail: str) -> None:
+        self.kind = kind
+        self.detail = for_the_log(detail)
+        super().__init__(f"{kind}: {self.detail}")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentError:
+    """detail may hold paths, keys and prompts: the operator's log is the only place for it."""
+
+    kind: FailureKind
+    detail: str = ""
+
+
+class BoundaryReason(StrEnum):
+    BLOCK = "block"
+    TOOL = "tool"
+    MESSAGE = "message"
+
+
+class ToolStatus(StrEnum):
+    STARTED = "started"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str  # never empty
+
+
+@dataclass(frozen=True, slots=True)
+class TextBoundary:
+    """A good place to end a piece."""
+
+    reason: BoundaryReason
+
+
+@dataclass(frozen=True, slots=True)
+class ToolActivity:
+    """Never a bubble."""
+
+    call_id: str
+    name: str
+    kind: str
+    title: str
+    status: ToolStatus
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChanged:
+    """The agent's own todo list, whole: (text, status) each."""
+
+    entries: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DialogAsked:
+    dialog_id: DialogId
+    kind: DialogKind
+    purpose: DialogPurpose
+    title: str
+    body: str
+    options: tuple[DialogOption, ...] = ()
+    prefill: str = ""
+    other_allowed: bool = False
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DialogGone:
+    """The agent no longer waits for this answer."""
+
+    dialog_id: DialogId
+
+
+@dataclass(frozen=True, slots=True)
+class FileOffered:
+    """An entry of the outbox folder, by its name there."""
+
+    file_id: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSeen:
+    """Whatever is known; None is unknown."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    context_used: int | None = None
+    context_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRemarked:
+    """The agent program's own warning: for the event stream, never for the peer."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    outcome: TurnOutcome
+    error: AgentError | None = None
+
+
+AgentEvent = (
+    TextDelta
+    | TextBoundary
+    | ToolActivity
+    | PlanChanged
+    | DialogAsked
+    | DialogGone
+    | FileOffered
+    | UsageSeen
+    | AgentRemarked
+    | TurnEnded
+)
+
+
+class AgentSession(Protocol):
+    """One conversation of one agent. Made by hosts.make, opened once, closed once."""
+
+    @property
+    def traits(self) -> HostTraits: ...
+
+    @property
+    def gone(self) -> asyncio.Event:
+        """Set once no further turn is possible here: the agent program has ended, by itself or by an abort."""
+        ...
+
+    async def open(self, spec: SessionSpec) -> Opened:
+        """raises HostError. The caller sets the deadline; after a cancel, close() still cleans up"""
+        ...
+
+    def turn(self, prompt: Prompt) -> AsyncIterator[AgentEvent]:
+        """raises RuntimeError while a turn runs"""
+        ...
+
+    async def answer(self, dialog_id: DialogId, answer: DialogAnswer) -> bool:
+        """False: nobody waits for this answer any more."""
+        ...
+
+    async def abort(self) -> None:
+        """Idempotent, returns at once; the turn's iterator ends it. Without a turn it does nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Orderly and bounded, also before or during open(); the nanny's kill stands behind it."""
+        ...
+
+
+TEXT_BACKLOG_CHARS = 1024 * 1024
+EVENT_BACKLOG = 1000
+
+
+class EventQueue:
+    """The events of one turn on their way from the agent's reader to the worker.
+
+    put() never waits, so that order is kept; what belongs together is merged, so that a flood of small updates stays
+    small. Beyond the backlog has_room() tells the reader to stop reading. The end travels apart from the queue and
+    cannot be lost in it.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[AgentEvent | list[str]] = deque()  # a list is text still growing
+        self._text_chars = 0
+        self._tools: dict[str, ToolActivity] = {}  # queued and not yet taken, newest state
+        self._latest: dict[type[AgentEvent], AgentEvent] = {}  # plan and usage: only the newest counts
+        self._end: TurnEnded | None = None
+        self._muted = False
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def put(self, event: AgentEvent) -> None:
+        """After mute() or the end, nothing is taken any more."""
+        if self._end is not None:
+            return
+        if isinstance(event, TurnEnded):
+            self._end = event
+            self._room.set()
+        elif self._muted:
+            return
+        else:
+            self._merge(event)
+            if self._text_chars > TEXT_BACKLOG_CHARS or len(self._items) > EVENT_BACKLOG:
+                self._room.clear()
+        self._arrived.set()
+
+    def _merge(self, event: AgentEvent) -> None:
+        match event:
+            case TextDelta(text=text):
+                self._text_chars += len(text)
+                if self._items and isinstance(self._items[-1], list):
+                    self._items[-1].append(text)
+                else:
+                    self._items.append([text])
+            case ToolActivity(call_id=call_id):
+                waiting = self._tools.get(call_id)
+                if waiting is None:
+                    self._items.append(event)
+                self._tools[call_id] = event
+            case PlanChanged() | UsageSeen():
+                kind = type(event)
+                if kind not in self._latest:
+                    self._items.append(event)
+                self._latest[kind] = event
+            case TextBoundary():
+                last = self._items[-1] if self._items else None
+                if isinstance(last, TextBoundary) and last.reason is event.reason:
+                    return
+                self._items.append(event)
+            case _:
+                self._items.append(event)
+
+    def mute(self) -> None:
+        """Nothing but the end counts from here on (the turn is being aborted)."""
+        self._muted = True
+        self._items.clear()
+        self._tools.clear()
+        self._latest.clear()
+        self._text_chars = 0
+        self._room.set()
+
+    async def has_room(self) -> None:
+        await self._room.wait()
+
+    async def drain(self) -> AsyncIterator[AgentEvent]:
+        """Every event in order, TurnEnded last."""
+        while True:
+            while self._items:
+                yield self._take()
+            if self._end is not None:
+                yield self._end
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _take(self) -> AgentEvent:
+        item = self._items.popleft()
+        if isinstance(item, list):
+            text = "".join(item)
+            self._text_chars -= len(text)
+            event: AgentEvent = TextDelta(text)
+        elif isinstance(item, ToolActivity):
+            event = self._tools.pop(item.call_id)
+        elif isinstance(item, PlanChanged | UsageSeen):
+            event = self._latest.pop(type(item))
+        else:
+            event = item
+        if self._text_chars <= TEXT_BACKLOG_CHARS // 2 and len(self._items) <= EVENT_BACKLOG // 2:
+            self._room.set()
+        return event
+
+
+def failed(kind: FailureKind, detail: str = "") -> TurnEnded:
+    return TurnEnded(TurnOutcome.FAILED, AgentError(kind, for_the_log(detail)))
+
+
+def patched(old: ToolActivity | None, new: ToolActivity) -> ToolActivity:
+    """A tool update is a patch: what it leaves empty stays as it was."""
+    if old is None:
+        return new
+    return replace(new, name=new.name or old.name, kind=new.kind or old.kind, title=new.title or old.title)
