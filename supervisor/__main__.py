@@ -14,11 +14,10 @@ import click
 
 import protocol
 import worker
-from protocol.errors import BridgeError
 
 VERSION = "0.1.0"
 
-EXIT_FAILED, EXIT_USAGE, EXIT_OWNED = 1, 2, 3
+EXIT_FAILED = 1
 
 
 def main() -> NoReturn:
@@ -94,16 +93,9 @@ def start(home: str | None, config_file: str | None, log_level: str | None, deta
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
 def demo(port: int, agent: str, log_level: str) -> None:
     """Try the bridge against a simulated WeChat, with a phone as a web page."""
-    from supervisor.demo import main as demo_main
+    from supervisor.demo.main import run
 
-    sys.exit(demo_main.run(port=port, agent=agent, log_level=log_level))
-
-
-def fail(error: BridgeError, code: int) -> int:
-    """The reason in one line on stderr."""
-    print(f"bridge-supervisor: {error}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
-    sys.stderr.flush()
-    return code
+    sys.exit(run(port=port, agent=agent, log_level=log_level))
 
 
 if __name__ == "__main__":

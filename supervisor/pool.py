@@ -104,6 +104,7 @@ class _Held:
     plan: WorkerPlan
     grant: Grant
     idle_since: float
+    asked_at: float
     nanny: Launched | None = None
     worker_pid: int | None = None
     layers: tuple[Layer, ...] = ()
@@ -177,7 +178,7 @@ class Pool:
         await self._running.wait()
         if self._tasks is None or self._closing.is_set():
             raise StartFailed("the bridge is stopping")
-        held = _Held(Lease(key, self._limits, now=now), plan, grant, idle_since=now)
+        held = _Held(Lease(key, self._limits, now=now), plan, grant, idle_since=now, asked_at=now)
         self._held[key] = held
         self._empty.clear()
         try:
@@ -337,6 +338,8 @@ class Pool:
             self._starts.died(held.lease.key.who, now=self._clock.now())
             self._end(held, GoneWhy.LAYER_MISSING, " ".join(lacking))
             return
+        key, after_ms = held.lease.key, (self._clock.now() - held.asked_at) * 1000
+        log.info("worker_ready peer=%s generation=%d after_ms=%.1f", key.peer, key.generation, after_ms)
         self._say(held, held.grant)
 
     def _break(self, held: _Held, rule: str) -> None:
