@@ -54,6 +54,7 @@ from supervisor.store import (
     JournalUnavailable,
     MessageRow,
     PeerRecord,
+    PutBack,
     SetMessage,
     Store,
 )
@@ -114,15 +115,14 @@ class Intake:
                 await self._wake.wait()
             await self._handle(self._rows.popleft())
 
+    async def close(self) -> None:
+        """After run() has ended in order: rows that nobody will judge now do not count as being handled."""
+        unjudged = [PutBack(arrived.row.row) for arrived in self._rows]
+        if unjudged:
+            await self._journal.do(Store.apply, unjudged)
+
     async def _handle(self, arrived: _Arrived) -> None:
-        """Until the disk takes the verdict: a row is never skipped for a full disk."""
-        while True:
-            try:
-                await self._judge(arrived)
-                break
-            except JournalUnavailable as error:
-                log.error("journal_unavailable reason=%s", error)
-                await self._clock.sleep_until(self._clock.now() + RETRY_S)
+        await self._judge(arrived)
         if arrived.last_of_batch:
             for who, count in self._door.backlog_closed().items():
                 await self._delivery.notice(who, notices.backlog_closed(count), PartKind.OUTCOME)
@@ -224,13 +224,18 @@ class Intake:
         """This row's state, and that the next one is being handled from now on."""
         changes: list[Change] = [SetMessage(arrived.row.row, state, self._clock.wall())]
         if self._rows:
-            following = self._rows[0].row
-            if following.handled == 0:
-                changes.append(BeginHandling(following.row))
+            changes.append(BeginHandling(self._rows[0].row.row))
         return changes
 
     async def _apply(self, changes: Sequence[Change]) -> None:
-        await self._journal.do(Store.apply, changes)
+        """Until the disk takes it: a verdict is reached once, and no row is skipped for a full disk."""
+        while True:
+            try:
+                await self._journal.do(Store.apply, changes)
+                return
+            except JournalUnavailable as error:
+                log.error("journal_unavailable reason=%s", error)
+                await self._clock.sleep_until(self._clock.now() + RETRY_S)
 
     def _name_refused(self, who: PeerKey) -> None:
         if who not in self._named:
