@@ -242,7 +242,7 @@ def _fish() -> str:
         lines.append(f"complete -c {PROGRAM} -n __fish_use_subcommand -a {name} -d '{_fish_text(text)}'")
     for name, options in _words().items():
         for argument in options:
-            takes = "" if argument.kind == "yes" else " -r"
+            takes = "" if argument.kind == "yes" else " -r" if argument.name == "home" else " -x"  # -x: no file names
             if argument.choices:
                 takes += f" -a '{' '.join(argument.choices)}'"
             seen = f"'__fish_seen_subcommand_from {name}'"

@@ -62,7 +62,8 @@ def width_of(text: str) -> int:
 def summary(status: StatusReply) -> str:
     """The bridge in one line; systemd's STATUS= too."""
     accounts = ", ".join(f"{safe(row.name, CELL_COLUMNS)} {safe(row.state)}" for row in status.accounts)
-    parts = [accounts or "no account: bridge-ctl login", _counts(status)]
+    # Problems come with the command that mends them, a missing account included.
+    parts = [accounts or ("no account" if status.problems else "no account: bridge-ctl login"), _counts(status)]
     parts += [safe(problem) for problem in status.problems]
     return "; ".join(parts)
 

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 
+import msgspec
 import pytest
 import segno
 from hypothesis import given
@@ -154,6 +155,8 @@ def test_the_summary_of_an_empty_bridge_says_how_to_sign_in() -> None:
     empty = StatusReply("0.1.0", 1, 0.0, "/h", IsolationRow("required", "strong", []), [], [], [], [], {}, [])
 
     assert summary(empty) == "no account: bridge-ctl login; 0 running, 0 waiting, 0 asking, 0 parked, 0 refused"
+    told = msgspec.structs.replace(empty, problems=["no account is signed in: bridge-ctl login"])
+    assert summary(told).count("bridge-ctl login") == 1
     assert "no account is signed in; sign in with: bridge-ctl login" in list(status_lines(empty, Look()))
 
 
