@@ -17,6 +17,7 @@ import worker
 
 VERSION = "0.1.0"
 
+LEVELS = ("debug", "info", "warning", "error")
 EXIT_FAILED = 1
 
 
@@ -46,40 +47,46 @@ def _shadowed() -> str | None:
 
 
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that every call takes."""
+    """The options that every call takes, before or behind the command's name."""
     for option in (
         click.option(
             "--home", metavar="DIR", help="the bridge's home; else $BRIDGE_HOME, else the user's state folder"
         ),
-        click.option("--config", "config_file", metavar="FILE", help="settings file; else <home>/bridge.toml"),
-        click.option(
-            "--log-level",
-            type=click.Choice(["debug", "info", "warning", "error"]),
-            help="how much to log; else $BRIDGE_LOG, else info",
-        ),
+        click.option("--config", metavar="FILE", help="settings file; else <home>/bridge.toml"),
+        click.option("--log-level", type=click.Choice(LEVELS), help="how much to log; else $BRIDGE_LOG, else info"),
+        click.version_option(VERSION, message="bridge-supervisor %(version)s"),
     ):
         command = option(command)
     return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, message="bridge-supervisor %(version)s")
-def cli() -> None:
+@_common
+@click.pass_context
+def cli(context: click.Context, /, **given: str | None) -> None:
     """A WeChat bridge that gives every peer's agent session a sandboxed process of its own."""
+    context.obj = given
+
+
+def _asked(context: click.Context, given: dict[str, str | None]) -> dict[str, str | None]:
+    """What stands behind the command's name wins over what stands before it."""
+    return {name: value if value is not None else context.obj[name] for name, value in given.items()}
 
 
 @cli.command()
 @click.option("--detach", is_flag=True, help="return once the bridge is ready; it goes on in the background")
 @_common
-def start(home: str | None, config_file: str | None, log_level: str | None, detach: bool) -> None:
+@click.pass_context
+def start(context: click.Context, /, detach: bool, **given: str | None) -> None:
     """Run the bridge until SIGTERM or SIGINT."""
     from supervisor import app
 
+    asked = _asked(context, given)
     sys.exit(
         app.start(
-            home=home,
-            config_file=Path(config_file) if config_file else None,
-            log_level=log_level,
+            home=asked["home"],
+            config_file=Path(asked["config"]) if asked["config"] else None,
+            log_level=asked["log_level"],
             detach=app.Detach.YES if detach else app.Detach.NO,
         )
     )
@@ -90,7 +97,8 @@ def start(home: str | None, config_file: str | None, log_level: str | None, deta
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="the page's port; 0 takes a free one"
 )
 @click.option("--agent", default="echo", metavar="HOST", help="which agent host answers", show_default=True)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", help="how much to log", show_default=True)
+@click.version_option(VERSION, message="bridge-supervisor %(version)s")
 def demo(port: int, agent: str, log_level: str) -> None:
     """Try the bridge against a simulated WeChat, with a phone as a web page."""
     from supervisor.demo.main import run

@@ -1,73 +1,28 @@
 """The phone page in a real browser, driven by clicks and keys, against the service alone."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.fakes.ilink_bot import IlinkBot
+from tests.fakes.phone import Page, browser
 from tests.fakes.wechat import SimulatedWeChat
 
 pytestmark = pytest.mark.second
 
 OWNER = "owner@im.wechat"
 STRANGER = "stranger@im.wechat"
-QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
-QUIETER = ("--disable-background-networking", "--disable-component-update", "--window-size=1000,800")
-
-
-class Page:
-    """The page by its test ids."""
-
-    def __init__(self, driver: webdriver.Chrome) -> None:
-        self.driver = driver
-
-    def all(self, name: str) -> list[WebElement]:
-        return self.driver.find_elements(By.CSS_SELECTOR, f'[data-testid="{name}"]')
-
-    def the(self, name: str) -> WebElement:
-        return WebDriverWait(self.driver, 30).until(
-            lambda _: next((e for e in self.all(name) if e.is_displayed()), None)
-        )
-
-    def bubbles(self) -> list[tuple[str, str]]:
-        script = (
-            "return [...document.querySelectorAll('[data-testid=bubble]')]"
-            ".map((bubble) => [bubble.dataset.side, bubble.innerText])"
-        )
-        return [(side, text) for side, text in self.driver.execute_script(script)]
-
-    def waits_for(self, bubble: tuple[str, str]) -> None:
-        WebDriverWait(self.driver, 30).until(lambda _: bubble in self.bubbles())
-
-    def writes(self, text: str) -> None:
-        WebDriverWait(self.driver, 30).until(lambda _: self.the("composer").is_enabled())
-        self.the("composer").send_keys(text, Keys.ENTER)
 
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[webdriver.Chrome]:
-    browser = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
-    chauffeur = shutil.which("chromedriver")
-    if browser is None or chauffeur is None:
-        reason = "no Chromium with chromedriver on PATH"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for switch in (*QUIET, *QUIETER):
-        options.add_argument(switch)
-    driver = webdriver.Chrome(options=options, service=Service(chauffeur))
-    yield driver
-    driver.quit()
+    with browser() as driver:
+        yield driver
 
 
 @pytest.fixture
