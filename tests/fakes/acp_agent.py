@@ -133,10 +133,19 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
         case "TOOLS":
             tools(session, int(number))
         case "HANG":
+            say(session, "x")
             while True:
                 time.sleep(60)
         case "WAIT":
             wait(60)
+        case "UNTIL":
+            # The test opens the gate: a file of this name in the workspace.
+            while not Path(rest).exists() and not wait(0.02):
+                pass
+        case "PARAGRAPHS":
+            count, size = (int(word) for word in rest.split())
+            for index in range(count):
+                say(session, f"{index:03d} ".ljust(size, "x") + "\n\n")
         case "DIE":
             os.kill(os.getpid(), signal.SIGKILL)
         case "DIE_SOON":
@@ -237,7 +246,9 @@ STATE = {"mode": "acceptEdits", "cancels": 0}
 def prompted(number: object, params: dict) -> None:
     session, blocks = params["sessionId"], params["prompt"]
     text = "\n".join(
-        block["text"] for block in blocks if block["type"] == "text" and not block["text"].startswith("[note")
+        block["text"]
+        for block in blocks
+        if block["type"] == "text" and not block["text"].startswith(("[note", "[bridge:"))
     )
     remember(session, "peer", text)
     stop = None

@@ -15,9 +15,7 @@ import base64
 import contextlib
 import json
 import logging
-import os
 import re
-import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
@@ -75,22 +73,15 @@ from worker.hosts.base import (
     for_the_log,
     patched,
 )
+from worker.hosts.program import CLOSE_TERM_S, OBITUARY_S, READ_BYTES, TERM_S, AgentProgram
 
 LINE_BYTES = 64 * 1024 * 1024
-READ_BYTES = 64 * 1024
-TAIL_BYTES = 16 * 1024
-TAIL_SHOWN_CHARS = 400
 IMAGE_BYTES = 8 * 1024 * 1024  # a larger picture is named by its path only
 TOOLS_KNOWN = 2000  # an agent that starts more in one turn loses the names of the oldest
 REMARKS = 20  # a session; an agent that talks nonsense all day is no news
 
-OBITUARY_S = 1.0  # between the end of the stream and the exit of its program
-TERM_S = 0.2  # a stopped turn's program: between the polite signal and the other
-CLOSE_EOF_S, CLOSE_TERM_S = 1.5, 1.0  # an orderly close; most agents clean up at the end of their input
-REAP_S = 1.0
 REPLAY_S = 0.5  # for an agent that does not answer an unknown request
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the spec names none
 
 # Modes of known agents in which they ask before they act, best first; and those in which they do not.
 ASKING_MODES = ("default", "ask", "read-only")
@@ -127,7 +118,7 @@ class AcpSession:
         self.traits = HostTraits(name="acp")
         self.gone = asyncio.Event()
         self._spec: SessionSpec | None = None
-        self._program: _Program | None = None
+        self._program: AgentProgram | None = None
         self._agent: Any = None
         self._session_id = ""
         self._mode = ""
@@ -166,12 +157,11 @@ class AcpSession:
 
     async def _start_program(self, spec: SessionSpec) -> AgentCapabilities:
         self.gone.clear()
-        program = await _Program.start(spec)
+        program = await AgentProgram.start(spec)
         self._program = program
         self._spawn(program.read_stderr(), "acp stderr")
-        self._spawn(self._watch(program), "acp watch")
         transport = _Transport(program, self._has_room, self._remark)
-        program.transport = transport
+        self._spawn(self._watch(program, transport), "acp watch")
         self._spawn(transport.pump(), "acp stdout")
         self._agent = connect_to_agent(cast(Any, self), transport, use_unstable_protocol=True)
         # The question tool of some agents exists only for clients with forms; fs and terminal no agent needs.
@@ -364,15 +354,18 @@ class AcpSession:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _program_of(self) -> "_Program":
+    def _program_of(self) -> AgentProgram:
         assert self._program is not None, "open() comes first"
         return self._program
 
-    async def _watch(self, program: "_Program") -> None:
+    async def _watch(self, program: AgentProgram, transport: "_Transport") -> None:
         """The exit ends the turn even where a child of the agent keeps its output open."""
         await program.exited()
         program.kill()
-        await program.transport_ended(OBITUARY_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OBITUARY_S):  # its last words may still be on their way
+                await transport.ended.wait()
+        transport.end()
         if self._program is program:
             self.gone.set()
 
@@ -502,135 +495,12 @@ class _Said:
         return text
 
 
-class _Exit(asyncio.subprocess.SubprocessStreamProtocol):
-    """asyncio's own wait() returns only after every pipe is closed, which a child of the agent can put off for ever."""
-
-    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(limit=limit, loop=loop)
-        self.exited = asyncio.Event()
-
-    def process_exited(self) -> None:
-        super().process_exited()
-        self.exited.set()
-
-
-class _Program:
-    """The agent program: a process group of its own, stderr always read, its end told with code and last words."""
-
-    def __init__(self, process: asyncio.SubprocessTransport, streams: _Exit) -> None:
-        loop = asyncio.get_running_loop()
-        pipes = asyncio.subprocess.Process(process, streams, loop)
-        assert pipes.stdin is not None and pipes.stdout is not None and pipes.stderr is not None
-        self.stdin = pipes.stdin
-        self.stdout = pipes.stdout
-        self.transport: _Transport | None = None
-        self._stderr = pipes.stderr
-        self._process = process
-        self._pid = pipes.pid
-        self._exited = streams.exited
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
-
-    @classmethod
-    async def start(cls, spec: SessionSpec) -> "_Program":
-        """raises HostError"""
-        loop = asyncio.get_running_loop()
-        try:
-            home, temporary = spec.session_dir / "home", spec.session_dir / "tmp"
-            for folder in (home, temporary):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            env = {"PATH": PATH, "LANG": "C.UTF-8"} | dict(spec.env) | {"HOME": str(home), "TMPDIR": str(temporary)}
-            process, streams = await loop.subprocess_exec(
-                lambda: _Exit(READ_BYTES, loop),  # we never ask the readers for a whole line
-                *spec.command,
-                cwd=spec.workspace,
-                env=env,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-            raise HostError(
-                FailureKind.NOT_CONFIGURED, f"{Path(spec.command[0]).name} does not start: {reason}"
-            ) from error
-        return cls(process, streams)
-
-    async def read_stderr(self) -> None:
-        """An agent that logs into a full pipe would freeze."""
-        while data := await self._stderr.read(READ_BYTES):
-            self._tail.append(data[-TAIL_BYTES:])
-            self._tail_bytes += len(self._tail[-1])
-            while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
-                self._tail_bytes -= len(self._tail.popleft())
-
-    async def exited(self) -> None:
-        await self._exited.wait()
-
-    async def transport_ended(self, wait_s: float) -> None:
-        """The last words may still be on their way; after wait_s the stream counts as ended, whoever holds it open."""
-        if self.transport is None:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self.transport.ended.wait()
-        self.transport.end()
-
-    async def obituary(self) -> str:
-        """How it ended, for the log. A program that closed its stream but lives on is ended first."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(OBITUARY_S):
-                await self._exited.wait()
-        if not self._exited.is_set():
-            await self.end(TERM_S)
-            told = "closed its output and was ended"
-        else:
-            told = f"exit code {self._process.get_returncode()}"
-        tail = b"".join(self._tail).decode("utf-8", "replace").strip()[-TAIL_SHOWN_CHARS:]
-        return for_the_log(f"{told}; last words: {tail}" if tail else told)
-
-    async def end(self, term_s: float) -> None:
-        """Ask by signal, wait, insist. On return it is reaped, or as dead as SIGKILL can make it."""
-        for sign, wait_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, REAP_S)):
-            self._signal(sign)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._exited.wait()
-                    break
-        self.kill()
-
-    async def close(self) -> None:
-        """In order: the end of its input, SIGTERM, SIGKILL."""
-        with contextlib.suppress(OSError):
-            self.stdin.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_EOF_S):
-                await self._exited.wait()
-        if not self._exited.is_set():
-            await self.end(CLOSE_TERM_S)
-        self.discard()
-
-    def discard(self) -> None:
-        """Kill the group and let go of the pipes, whoever else holds them. A plain call: it cannot be cancelled."""
-        self.kill()
-        self._process.close()
-
-    def kill(self) -> None:
-        """The whole group, also where the program itself has ended and left children behind."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, sign: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, sign)
-
-
 class _Transport:
     """JSON objects, one a line. Lines that are none, and lines without end, cost themselves and a remark."""
 
     def __init__(
         self,
-        program: _Program,
+        program: AgentProgram,
         has_room: Callable[[], Coroutine[Any, Any, None]],
         remark: Callable[[str, str], None],
     ) -> None:

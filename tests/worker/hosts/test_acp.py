@@ -306,7 +306,7 @@ def test_an_agent_that_does_not_stop_is_ended_after_the_grace(flags: tuple[str, 
         async with opened("acp", spec) as session:
             events = []
             started = 0.0
-            async for event in session.turn(Prompt(text="SAY x\n" + ("HANG" if "--ignore-term" in flags else "WAIT"))):
+            async for event in session.turn(Prompt(text="HANG" if "--ignore-term" in flags else "SAY x\nWAIT")):
                 events.append(event)
                 if not started:
                     started = time.monotonic()
@@ -322,7 +322,7 @@ def test_an_agent_that_does_not_stop_is_ended_after_the_grace(flags: tuple[str, 
 def test_closing_ends_a_running_turn_and_an_agent_that_ignores_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened("acp", spec_in(tmp_path, "--ignore-term")) as session:
-            turn = session.turn(Prompt(text="SAY x\nHANG"))
+            turn = session.turn(Prompt(text="HANG"))
             first = await anext(turn)
 
             await session.close()
