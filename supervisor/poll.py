@@ -43,6 +43,8 @@ from supervisor.store import Journal, JournalUnavailable, MessageRow, Store
 
 log = logging.getLogger(__name__)
 
+LAST_ANSWER_S = 2.0  # how long a stop waits for an answer that has begun to arrive
+
 OnRecorded = Callable[[tuple[MessageRow, ...], Arrival], None]
 
 
@@ -134,6 +136,8 @@ class Polling:
             doing = tasks.create_task(work, name=f"poll {self._account}")
             stopping = tasks.create_task(self._stop.wait(), name=f"poll stop {self._account}")
             await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if self._channel.receiving:
+                await asyncio.wait({doing}, timeout=LAST_ANSWER_S)
             stopping.cancel()
             doing.cancel()  # does nothing to work that is done
         if not doing.cancelled():

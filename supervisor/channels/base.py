@@ -120,6 +120,11 @@ class Channel(Protocol):
     @property
     def limits(self) -> Limits: ...
 
+    @property
+    def receiving(self) -> bool:
+        """The answer to a fetch has begun to arrive: to cut it now would lose what it hands over."""
+        ...
+
     async def announce_start(self) -> None:
         """Tell the network that polling begins. raises ChannelError, which callers only log"""
 

@@ -107,6 +107,8 @@ class Phone:
             self.shown.setdefault(route.peer, []).append(text)
         return Receipt(ReceiptKind.ACCEPTED, MessageId(f"m{len(self.calls)}"))
 
+    receiving = False
+
     async def announce_start(self) -> None: ...
 
     async def announce_stop(self) -> None: ...

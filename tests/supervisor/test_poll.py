@@ -52,6 +52,7 @@ class ScriptedChannel:
         self.did: list[str] = []
         self.hanging = asyncio.Semaphore(0)  # one for each fetch that hangs
         self.fails_to_announce = False
+        self.receiving = False
 
     async def announce_start(self) -> None:
         self.did.append("start")
@@ -227,6 +228,25 @@ async def test_a_batch_that_arrives_with_the_stop_is_still_recorded() -> None:
 
     async def fetch(cursor: Cursor, *, hold_s: float) -> Batch:
         poll.ask_to_stop()
+        return batch(1)
+
+    channel.fetch = fetch  # type: ignore[method-assign]
+    async with asyncio.timeout(DEADLINE_S):
+        await poll.run()
+
+    assert disk.ids == ["1"]
+
+
+async def test_b039_an_answer_that_has_begun_to_arrive_when_the_stop_comes_is_received_and_recorded() -> None:
+    channel, disk = ScriptedChannel(), ScriptedDisk()
+    poll, rest = polling(channel, disk), asyncio.Event()
+
+    async def fetch(cursor: Cursor, *, hold_s: float) -> Batch:
+        channel.receiving = True
+        poll.ask_to_stop()
+        asyncio.get_running_loop().call_later(0.05, rest.set)
+        await rest.wait()
+        channel.receiving = False
         return batch(1)
 
     channel.fetch = fetch  # type: ignore[method-assign]

@@ -83,6 +83,10 @@ class WeChatChannel:
     def limits(self) -> Limits:
         return Limits(text_units=self._settings.max_reply_chars, body_bytes=BODY_BYTES)
 
+    @property
+    def receiving(self) -> bool:
+        return self._polls.receiving > 0
+
     async def announce_start(self) -> None:
         await self._call(wire.NOTIFYSTART, wire.notify_body(self._app), within_s=self._timing.notify_s)
 

@@ -55,6 +55,7 @@ class Http:
         self._connections = connections
         self._pool: _Pool | None = None
         self.pools = 0  # built so far
+        self.receiving = 0  # answers whose head has come and whose end has not
 
     async def ask(
         self,
@@ -113,6 +114,7 @@ class Http:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             # Not chained: the words of httpx's and h11's errors may quote a header or an address.
             raise Unavailable(f"{name}: {_told(error)} ({self._where})") from None
+        self.receiving += 1
         try:
             async with asyncio.timeout(body_s):
                 read = await _read(response, name, most_bytes)
@@ -121,6 +123,7 @@ class Http:
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise Unavailable(f"{name}: {_told(error)} inside the answer ({self._where})") from None
         finally:
+            self.receiving -= 1
             await response.aclose()
         return Answer(response.status_code, read, _retry_after_s(response.headers.get("retry-after", "")))
 
