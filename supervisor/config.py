@@ -182,7 +182,9 @@ def load(home: Home, config_file: Path | None = None, *, on_damage: OnDamage = O
         aside = _set_aside(home.peers_toml)
         line = f"{damaged}; set aside as {aside.name}, everybody it admitted or refused must be named again"
         settings, stored = replace(settings, warnings=(*settings.warnings, line)), {}
-    return settings.with_stored_peers(stored)
+    settings = settings.with_stored_peers(stored)
+    _check_home_is_hidden(home, settings, stored)
+    return settings
 
 
 def read_peers(file: Path) -> dict[str, PeerOverrides]:
@@ -577,6 +579,25 @@ def _possible_agents(settings: Settings, where: Where, overrides: PeerOverrides)
             if of_account.agent is not None and account in (None, name):
                 agents.append(settings.agent.overridden(of_account.agent).overridden(own))
     return agents
+
+
+def _check_home_is_hidden(home: Home, settings: Settings, stored: Mapping[str, PeerOverrides]) -> None:
+    """No agent is given the bridge's own folder, in which the accounts' tokens lie, nor one around or inside it."""
+    hidden = os.path.realpath(home.path)
+    where = Where(settings.file)
+    given: list[tuple[Where, Agent | AgentOverrides | None]] = [(where.at("agent"), settings.agent)]
+    given += [(where.at("accounts", key, "agent"), one.agent) for key, one in settings.accounts.items()]
+    given += [(where.at("peers", key, "agent"), one.agent) for key, one in settings.peers_by_hand.items()]
+    given += [(Where("peers.toml", ("peers", key, "agent")), one.agent) for key, one in stored.items()]
+    for at, agent in given:
+        if agent is None:
+            continue
+        named = [(name, path) for name in ("read", "write") for path in getattr(agent, name) or ()]
+        named += [("workspace", agent.workspace)] if agent.workspace else []
+        for name, path in named:
+            real = os.path.realpath(os.path.expanduser(path))
+            if os.path.commonpath([real, hidden]) in (real, hidden):
+                raise at.at(name).wrong(f"{_shown(path)} would open {hidden}, where the bridge keeps its secrets")
 
 
 def _check_tools(where: Where, tools: tuple[str, ...], host: str, *, exact: bool) -> None:

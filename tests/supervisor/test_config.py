@@ -298,6 +298,46 @@ def test_a_bubble_above_the_measured_size_is_warned_about(home: Home) -> None:
     )
 
 
+@pytest.mark.parametrize("below", ["", "..", "../..", "run", "sessions/somebody", "not/there/yet"])
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("agent", "agent.read"),
+        ("agent", "agent.write"),
+        ("agent", "agent.workspace"),
+        ("accounts.work.agent", "accounts.work.agent.read"),
+        ('peers."alice@im.wechat".agent', 'peers."alice@im.wechat".agent.write'),
+    ],
+)
+def test_no_agent_is_given_the_bridges_own_folder_nor_one_around_or_inside_it(
+    home: Home, below: str, section: str, key: str
+) -> None:
+    path = home.path / below
+    value = f'"{path}"' if key.endswith("workspace") else f'["/usr/share", "{path}"]'
+    configure(home, f"[{section}]\n{key.rpartition('.')[2]} = {value}")
+
+    line = complaint(home)
+
+    assert line.startswith(f"bridge.toml: {key}: ")
+    assert line.endswith(f"would open {home.path}, where the bridge keeps its secrets")
+
+
+def test_a_link_to_the_bridges_folder_and_an_entry_of_peers_toml_are_refused_too(home: Home, tmp_path: Path) -> None:
+    link = tmp_path.parent / f"{tmp_path.name}-link"
+    link.symlink_to(tmp_path)
+    configure(home, "", f'[peers."alice@im.wechat".agent]\nread = ["{link}"]')
+
+    assert complaint(home).startswith('peers.toml: peers."alice@im.wechat".agent.read: ')
+
+
+def test_a_folder_beside_the_bridges_is_fine(home: Home, tmp_path: Path) -> None:
+    beside = tmp_path.parent / f"{tmp_path.name}-beside"
+
+    settings = load(configure(home, f'[agent]\nread = ["{beside}"]\nwrite = ["/srv"]\nworkspace = "/srv/notes"'))
+
+    assert settings.agent.read == (str(beside),)
+
+
 def test_a_config_file_that_was_asked_for_must_exist(home: Home) -> None:
     with pytest.raises(ConfigError, match=r"missing\.toml: no such file$"):
         load(home, home.path / "missing.toml")
