@@ -4,7 +4,6 @@ The zygote is started before any setting or secret is read, so that no worker ca
 1 failed, 2 wrong usage or configuration, 3 another process owns this home or every account.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -107,5 +106,4 @@ def demo(port: int, agent: str, log_level: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONUTF8", "1")
     main()
