@@ -3,6 +3,7 @@
 Everything is awaited by an event (a log line, an exit, the simulated WeChat's own events) with a generous deadline.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -174,10 +175,19 @@ class Bridge:
 
 
 def assert_gone(tree: Sequence[psutil.Process], *, within_s: float = 5.0) -> None:
-    """No process of these is left; zombies of somebody else's count as gone."""
-    _, alive = psutil.wait_procs(tree, timeout=within_s)
-    left = [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    names = [(p.pid, p.cmdline()) for p in left]
+    """No process of these is left; a zombie of somebody else's counts as gone, its parent may take its time."""
+    end = time.monotonic() + within_s
+    while (left := [process for process in tree if lives(process)]) and time.monotonic() < end:
+        time.sleep(0.01)  # they are not our children: nothing tells of their end
+    names = [(p.pid, p.cmdline()) for p in left if lives(p)]
     for process in left:
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     assert not names, f"processes left behind: {names}"
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
