@@ -45,6 +45,7 @@ from supervisor.core.lease import (
     GoneWhy,
     Lease,
     LeaseState,
+    Leaves,
     Limits,
     Opened,
     PoolEvent,
@@ -223,7 +224,8 @@ class Pool:
             self.kill(key, GoneWhy.STOPPED)
             return
         held.lease.leave(now=self._clock.now())
-        self._say(held, Leave())
+        if not held.leaving:  # else it goes already, and may not hear us
+            self._say(held, Leave())
 
     def kill(self, key: LeaseKey, why: GoneWhy, detail: str = "") -> None:
         """Its lease ends now, the tree within milliseconds: Gone follows."""
@@ -302,6 +304,7 @@ class Pool:
                 self._end(held, GoneWhy.OPEN_FAILED, f"{kind.value}: {detail}")
             case Leaving(reason=reason):
                 held.leaving = reason
+                self._on_event(Leaves(key))
             case TurnEnded():
                 held.idle_since = self._clock.now()
                 self._on_event(Said(key, message))

@@ -27,7 +27,7 @@ from protocol.to_supervisor import (
 from protocol.to_worker import AnswerDialog, Dismissed, Grant, RunTurn
 from supervisor import notices
 from supervisor.clock import Clock
-from supervisor.core.lease import Gone, GoneWhy, Opened, PoolEvent, Said
+from supervisor.core.lease import Gone, GoneWhy, Leaves, Opened, PoolEvent, Said
 from supervisor.core.scheduler import (
     Abort,
     Close,
@@ -45,6 +45,7 @@ from supervisor.core.scheduler import (
     TurnReported,
     Woke,
     WorkerGone,
+    WorkerLeaves,
     WorkerOpened,
 )
 from supervisor.core.states import MessageState, PartKind
@@ -153,7 +154,7 @@ class SchedulerLoop:
                         await self._take(event, changes)
                         if after is not None:
                             after()
-                    case Opened() | Said() | Gone():
+                    case Opened() | Said() | Leaves() | Gone():
                         await self._hear(item)
                     case _:
                         assert_never(item)
@@ -188,6 +189,8 @@ class SchedulerLoop:
                 await self._take(WorkerOpened(key.who, key.generation), changes)
             case Said(key, message):
                 await self._said(key, message)
+            case Leaves(key):
+                await self._take(WorkerLeaves(key.who, key.generation))
             case Gone(key, why, detail):
                 if why not in (GoneWhy.LEFT, GoneWhy.STOPPED):
                     log.warning("worker_lost peer=%s generation=%d why=%s %s", key.peer, key.generation, why, detail)

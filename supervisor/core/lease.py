@@ -105,6 +105,13 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaves:
+    """The worker is about to end by itself (its agent program has): it may be given no further turn. Gone follows."""
+
+    key: LeaseKey
+
+
+@dataclass(frozen=True, slots=True)
 class Gone:
     """No process of this worker is left and its lease is revoked. detail: one line for the log, no peer's words."""
 
@@ -113,7 +120,7 @@ class Gone:
     detail: str
 
 
-PoolEvent = Opened | Said | Gone
+PoolEvent = Opened | Said | Leaves | Gone
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,14 @@ class WorkerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLeaves:
+    """The worker ends by itself, after its turn where it has one: it takes no further one."""
+
+    who: PeerKey
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class StartRefused:
     """The worker may not be started now (a crash loop, a disk that is full)."""
 
@@ -144,6 +152,7 @@ class Woke:
 SchedulerEvent = (
     Queued
     | WorkerOpened
+    | WorkerLeaves
     | WorkerGone
     | StartRefused
     | TurnReported
@@ -376,6 +385,10 @@ class Scheduler:
                     peer.phase, peer.idle_since = Phase.IDLE, now
                     if peer.leave_after:
                         self._leave(peer, effects)
+            case WorkerLeaves(who, generation):
+                peer = self._peer(who)
+                if peer.generation == generation:
+                    self._leave_soon(peer, effects)
             case WorkerGone(who, generation, why, had_text):
                 self._gone(self._peer(who), generation, why, had_text, effects)
             case StartRefused(who, generation):
@@ -389,11 +402,7 @@ class Scheduler:
             case StopAsked(who):
                 self._stop(self._peer(who), effects)
             case FreshAsked(who) | GrantChanged(who):
-                peer = self._peer(who)
-                if peer.phase is Phase.IDLE:
-                    self._leave(peer, effects)
-                elif peer.phase in (Phase.STARTING, Phase.BUSY):
-                    peer.leave_after = True
+                self._leave_soon(self._peer(who), effects)
             case Removed(who):
                 self._remove(self._peer(who), effects)
             case AccountHeld(account):
@@ -624,6 +633,13 @@ class Scheduler:
             if peer.typing_at is not None and not open_turn and not peer.waiting:
                 peer.typing_at = None
                 effects.append(EndTyping(peer.who))
+
+    def _leave_soon(self, peer: _Peer, effects: list[SchedulerEffect]) -> None:
+        """At once where nothing runs, else after the turn."""
+        if peer.phase is Phase.IDLE:
+            self._leave(peer, effects)
+        elif peer.phase in (Phase.STARTING, Phase.BUSY):
+            peer.leave_after = True
 
     def _leave(self, peer: _Peer, effects: list[SchedulerEffect]) -> None:
         peer.phase, peer.leave_after = Phase.LEAVING, False

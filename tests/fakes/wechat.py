@@ -138,6 +138,11 @@ class SimulatedWeChat:
         body = {"to": to, **parts} if text is None else {"to": to, "text": text, **parts}
         return Said(**self._post(f"/sim/people/{person}/say", body))
 
+    def say_together(self, said: list[tuple[str, Json]]) -> list[Said]:
+        """Several messages at one instant, of one person or more: {"text", "overrides" ...} each."""
+        many = [{"person": person, "said": one} for person, one in said]
+        return [Said(**one) for one in self._post("/sim/say", many)["said"]]
+
     def attach(self, person: str, kind: str, data: bytes, *, name: str = "", to: str = "", **parts: Any) -> Said:
         """A picture, file, voice or video. parts: transcript, key_form, address ... (demo/inbound.py, Attachment)"""
         attachment = {"kind": kind, "data": base64.b64encode(data).decode(), "name": name, **parts}

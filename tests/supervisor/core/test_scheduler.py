@@ -38,6 +38,7 @@ from supervisor.core.scheduler import (
     TurnReported,
     Woke,
     WorkerGone,
+    WorkerLeaves,
     WorkerOpened,
 )
 from supervisor.core.states import MessageState
@@ -242,6 +243,19 @@ def test_a_changed_grant_takes_hold_after_the_running_turn_and_at_once_when_idle
 
     assert LeaveAsked(A, G1) not in during
     assert LeaveAsked(A, G1) in after
+
+
+def test_a_worker_that_says_it_is_leaving_is_given_no_further_turn_and_the_next_one_gets_what_waits() -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    running(scheduler, A, 1)
+    scheduler.step(Queued(A, 2), 1.0)
+
+    scheduler.step(WorkerLeaves(A, G1), 2.0)
+    reported = scheduler.step(TurnReported(A, G1, TurnOutcome.ABORTED, False), 2.0)
+    gone = scheduler.step(WorkerGone(A, G1, GoneWhy.LEFT), 3.0)
+
+    assert not any(isinstance(effect, Give) for effect in reported)
+    assert Start(A, Generation(2)) in gone
 
 
 def test_a_held_account_keeps_its_waiting_messages_and_runs_them_when_freed() -> None:
