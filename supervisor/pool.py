@@ -13,14 +13,14 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it ships no types
 
 from protocol.errors import ProtocolViolation
 from protocol.ids import LeaseKey, PeerKey, TurnId
-from protocol.spec import LAST_WORD_SAID, LAYER_FAILED, Layer, WorkerPlan
+from protocol.spec import LAYER_FAILED, Layer, WorkerPlan
 from protocol.to_supervisor import (
     Asked,
     DialogGone,
@@ -64,7 +64,6 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0  # a watch is late by at most this
 AWAY_S = 2.0  # a loop that was away for longer judges nobody for it
 STOP_SLACK_S = 1.0  # the worker ends its agent program itself at stop_grace_s; its report has so long to come
-LAST_WORD_S = 0.5  # how long words may be under way behind the end of their process
 DETAIL_CHARS = 300
 
 
@@ -115,7 +114,6 @@ class _Held:
     leaving: str = ""  # its own reason
     code: int | None = None
     was_ready: bool = False
-    last_word: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Pool:
@@ -314,13 +312,14 @@ class Pool:
                 pass  # a Pulse; the lease has noted it
 
     def _hear_last(self, held: _Held, message: WorkerExited | FormBroken) -> None:
-        """The nanny's own words: heard in every state, for they say why the tree is gone."""
+        """The nanny's own words: heard in every state, for they say why the tree is gone. It waits until we have heard."""
         if isinstance(message, WorkerExited):
             held.code = message.code
         else:
             self.violations += held.why is None
             self._note(held, GoneWhy.VIOLATION, message.reason)
-        held.last_word.set()
+        if held.nanny is not None:
+            held.nanny.kill()
 
     def _welcome(self, held: _Held, layers: tuple[str, ...], missing: tuple[str, ...]) -> None:
         """It says that it is sandboxed. Ask the kernel, then hand the Grant over."""
@@ -373,12 +372,7 @@ class Pool:
 
     async def _tend(self, held: _Held, nanny: Launched) -> None:
         """One worker's end."""
-        code = await nanny.exited()
-        if code == LAST_WORD_SAID and held.why is None and not held.last_word.is_set():
-            # Process and words come by different ways. What it said last may still be in ZeroMQ's hands.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORD_S):
-                    await held.last_word.wait()
+        await nanny.exited()
         key = held.lease.key
         before_ready = not held.was_ready
         self._explain(held)

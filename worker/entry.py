@@ -56,7 +56,7 @@ def _live(end: socket.socket, plan: WorkerPlan, already: frozenset[Layer], serve
     grant = link.wait_for_grant()
     if grant is None:
         return 1
-    asyncio.run(_work(link, grant, serve))
+    asyncio.run(work(link, grant, serve))
     return 0
 
 
@@ -64,7 +64,8 @@ def _names(layers: tuple[Layer, ...]) -> tuple[str, ...]:
     return tuple(layer.value for layer in layers)
 
 
-async def _work(link: Link, grant: Grant, serve: Serve) -> None:
+async def work(link: Link, grant: Grant, serve: Serve) -> None:
+    """A worker's whole life behind its walls."""
     async with asyncio.TaskGroup() as tasks:
         helpers = [tasks.create_task(link.pulses(), name="pulses")]
         if os.getpid() == 1:
@@ -83,6 +84,7 @@ async def _reap_orphans() -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGCHLD, ended.set)
+    ended.set()  # for what has ended before this task had its first turn
     while True:
         await ended.wait()
         ended.clear()

@@ -34,7 +34,7 @@ DETAIL_BYTES = 2 * 1024
 READ_BYTES = 64 * 1024
 BUS_FRAMES = 16  # most messages that wait in ZeroMQ, either way
 EXIT_S = 1.0  # a worker that has closed its end has so long to exit by itself
-LAST_WORD_S = 0.5  # most time to hand the last words over
+LAST_WORD_S = 10.0  # how long a supervisor that is busy may take to hear the last word; the tree is gone by then
 
 
 def main(life_fd: int, spec_fd: int, serve: entry.Serve = turn.serve) -> None:
@@ -178,7 +178,7 @@ _Ending = FromNanny | _Killed
 
 
 def _relay(life: socket.socket, link: socket.socket, worker: int, keys: NannyKeys) -> bool:
-    """Until worker or supervisor ends; then nothing of the tree is left. True: the last word is on its way."""
+    """Until worker or supervisor ends; then nothing of the tree is left. True: the last word was heard."""
     # The handler does nothing: the byte in the pipe wakes the poll. Python needs a handler for that.
     woken, waking = socket.socketpair()
     woken.setblocking(False)
@@ -191,16 +191,18 @@ def _relay(life: socket.socket, link: socket.socket, worker: int, keys: NannyKey
     relay = _Relay(life, link, woken, bus, worker)
     ending = relay.run()
     kill_tree()
+    heard = False
     match ending:
         case _Killed():
-            bus.close(linger=0)
-        case WorkerExited() | FormBroken():
-            if isinstance(ending, WorkerExited):
-                relay.drain()
-            relay.say_last(ending)
-            bus.close(linger=int(LAST_WORD_S * 1000))
+            pass
+        case WorkerExited():
+            relay.drain()
+            heard = relay.say_last(ending)
+        case FormBroken():
+            heard = relay.say_last(ending)
+    bus.close(linger=0)
     context.term()
-    return not isinstance(ending, _Killed)
+    return heard
 
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", keys: NannyKeys) -> "zmq.Socket[bytes]":
@@ -274,13 +276,23 @@ class _Relay:
             while data := self._link.recv(READ_BYTES):
                 self._take(data)
 
-    def say_last(self, ending: FromNanny) -> None:
-        """Hand over what is held, then the ending, within LAST_WORD_S."""
+    def say_last(self, ending: FromNanny) -> bool:
+        """Hand over what is held, then the ending, and stay until it was heard: the supervisor then ends our life socket.
+
+        A connection that is closed while the receiving end's queue is full loses what the kernel still holds of it
+        (libzmq stops reading at its high-water mark and then takes the hang-up for an error).
+        """
         self._up.append(encode(ending))
         until = time.monotonic() + LAST_WORD_S
-        while self._up and (left_s := until - time.monotonic()) > 0:
-            if self._bus.poll(int(left_s * 1000) + 1, zmq.POLLOUT):
-                self._send_up()
+        poller = zmq.Poller()
+        poller.register(self._life, zmq.POLLIN)
+        while (left_s := until - time.monotonic()) > 0:
+            poller.register(self._bus, zmq.POLLOUT if self._up else 0)
+            ready = dict(poller.poll(int(left_s * 1000) + 1))
+            if self._life.fileno() in ready:
+                return not self._up
+            self._send_up()
+        return False
 
     def _arm(self, poller: zmq.Poller) -> float | None:
         """Register what we want to hear of now. Returns how long to wait at most."""

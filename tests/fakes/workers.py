@@ -18,10 +18,20 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from protocol.codec import encode, frame
 from protocol.content import Access, Prompt
 from protocol.ids import AccountId, Generation, LeaseKey, PeerId, SessionId, TurnId
 from protocol.spec import IsolationMode, Layer, NetworkMode, WorkerLimits, WorkerPlan
-from protocol.to_supervisor import Boundary, OpenedHow, PieceMade, SessionOpened, TurnEnded, TurnOutcome
+from protocol.to_supervisor import (
+    Boundary,
+    Leaving,
+    OpenedHow,
+    PieceMade,
+    Remarked,
+    SessionOpened,
+    TurnEnded,
+    TurnOutcome,
+)
 from protocol.to_worker import AgentSpec, Grant, Leave, RunTurn
 from supervisor.clock import SystemClock
 from supervisor.core.lease import Gone, Limits, Opened, PoolEvent, Said
@@ -150,6 +160,12 @@ def _say(argument: str, link: Link) -> str:
     return argument
 
 
+def _last(argument: str, link: Link) -> None:
+    """Says goodbye and is gone."""
+    _raw(link).sendall(frame(encode(Leaving("goodbye"))))
+    os._exit(5)
+
+
 def _sleep(argument: str, link: Link) -> None:
     """Hangs the whole loop, so that no pulse goes out."""
     time.sleep(float(argument))
@@ -201,9 +217,6 @@ def _oversize(argument: str, link: Link) -> None:
 
 def _flood(argument: str, link: Link) -> None:
     """Valid frames without end, from a thread, while the loop pulses."""
-    from protocol.codec import encode, frame
-    from protocol.to_supervisor import Remarked
-
     piece = frame(encode(Remarked("x", "y" * int(argument or 1))))
     end = os.dup(link._end.fileno())
 
@@ -226,8 +239,6 @@ def _closed(argument: str, link: Link) -> None:
 
 
 def _out_of_turn(argument: str, link: Link) -> None:
-    from protocol.codec import encode, frame
-
     _raw(link).sendall(frame(encode(PieceMade(TurnId("another"), 0, "x", Boundary.NONE))))
 
 
@@ -247,7 +258,7 @@ ORDERS: dict[str, Callable[[str, Link], str | None]] = {
     name.removeprefix("_"): function
     for name, function in list(globals().items())
     if name in {
-        "_say", "_sleep", "_wait", "_die", "_daemon", "_orphan", "_garbage", "_oversize", "_flood", "_closed",
+        "_say", "_last", "_sleep", "_wait", "_die", "_daemon", "_orphan", "_garbage", "_oversize", "_flood", "_closed",
         "_out_of_turn", "_descriptors", "_environment", "_modules",
     }
 }  # fmt: skip
