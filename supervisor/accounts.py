@@ -66,10 +66,18 @@ class _Account:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What others do when an account moves. recorded: new rows are in the journal; must not block."""
+    """What others do when an account moves; none of them may block.
+
+    recorded     new rows are in the journal
+    back_online  WeChat answers again after an outage
+    logged_in    somebody has scanned: reply tokens of the login before are worth nothing
+    signed_in    the account can send (again), whatever kept it from that
+    """
 
     recorded: Callable[[tuple[MessageRow, ...], Arrival], None]
     expired: Callable[[AccountId], None]
+    back_online: Callable[[AccountId], None]
+    logged_in: Callable[[AccountId], None]
     signed_in: Callable[[AccountId], None]
 
 
@@ -129,6 +137,13 @@ class Accounts:
 
     def rows(self) -> list[AccountRow]:
         return [self._row(account) for account in self._accounts.values()]
+
+    def locks(self) -> list[AccountLock]:
+        """Those held now."""
+        return [account.lock for account in self._accounts.values() if account.lock is not None]
+
+    def expired(self) -> list[AccountId]:
+        return [who for who, account in self._accounts.items() if account.state is AccountState.EXPIRED]
 
     def all_locked_out(self) -> int | None:
         """The pid of a holder when every stored account that should run is held elsewhere; else None."""
@@ -275,7 +290,15 @@ class Accounts:
     async def _run(self, account: _Account, channel: Channel) -> None:
         who = account.record.account
         cursor = await self._journal.do(Store.cursor, who)
-        account.polling = Polling(who, channel, self._journal, cursor, self._hook.recorded, clock=self._clock)
+        account.polling = Polling(
+            who,
+            channel,
+            self._journal,
+            cursor,
+            self._hook.recorded,
+            on_back=lambda: self._hook.back_online(who),
+            clock=self._clock,
+        )
         log.info("account_running account=%s name=%s", account.record.bot_id, account.record.name)
         over = await account.polling.run()
         account.polling = None
@@ -316,6 +339,7 @@ class Accounts:
             known.record, known.credentials, known.revived_at = record, credentials, None
         account = known or _Account(record, credentials)
         self._accounts[record.account] = account
+        self._hook.logged_in(record.account)
         if self._take_lock(account):
             self._poll(account)
         elif account.state is AccountState.LOCKED_OUT:

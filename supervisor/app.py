@@ -48,7 +48,7 @@ from supervisor.indicator import Indicator
 from supervisor.intake import Intake
 from supervisor.isolation import Isolation
 from supervisor.launcher import Zygote
-from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock
+from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock, LockWatch
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.pool import Pool
@@ -108,10 +108,10 @@ def start(
         logs.set_up(log_level or environment.log or "info", file=place.log if detach is Detach.YES else None)
         platform.harden()
         place.make()
-        with HomeLock(place.lock):
+        with HomeLock(place.lock) as lock:
             place.make_sockets(environment.runtime_dir)
             settings = config.load(place, config_file, on_damage=config.OnDamage.SET_ASIDE)
-            bridge = Bridge(place, config_file, environment, settings, zygote, announcer, locks or _user_home())
+            bridge = Bridge(place, lock, config_file, environment, settings, zygote, announcer, locks or _user_home())
             return asyncio.run(bridge.run())
     except ConfigError as error:
         announcer.failed(str(error))
@@ -134,6 +134,7 @@ class Bridge:
     def __init__(
         self,
         home: Home,
+        lock: HomeLock,
         config_file: Path | None,
         environment: Environment,
         settings: Settings,
@@ -142,6 +143,7 @@ class Bridge:
         locks: Path,
     ) -> None:
         self._home = home
+        self._lock = lock
         self._locks = locks
         self._config_file = config_file
         self._environment = environment
@@ -232,6 +234,8 @@ class Bridge:
             AccountHooks(
                 recorded=intake.take,
                 expired=lambda account: loop.post(AccountHeld(account)),
+                back_online=delivery.back_online,
+                logged_in=lambda account: _logged_in(account, book, delivery),
                 signed_in=lambda account: _signed_in(account, loop, delivery),
             )
         )
@@ -245,6 +249,7 @@ class Bridge:
             lambda event: probe.hear(event) if event.key == PROBE_KEY else loop.hear(event),
         )
         loop.attach(pool)
+        lock_watch = LockWatch(lambda: (self._lock, *accounts.locks()), clock)
         board = StatusBoard(
             version=VERSION,
             home=self._home,
@@ -256,6 +261,7 @@ class Bridge:
             delivery=delivery,
             pool=pool,
             isolation=isolation,
+            lock_watch=lock_watch,
             clock=clock,
             warnings=warnings,
         )
@@ -278,17 +284,26 @@ class Bridge:
         try:
             self._zygote.preload(settings.agent.host)
             await probe.run(pool)
-            await carry_on(journal=journal, book=book, loop=loop, delivery=delivery, intake=intake, clock=clock)
+            await carry_on(
+                journal=journal,
+                book=book,
+                loop=loop,
+                delivery=delivery,
+                intake=intake,
+                expired=accounts.expired(),
+                clock=clock,
+            )
             tasks.create_task(loop.run(), name="scheduler")
             tasks.create_task(intake.run(), name="intake")
             tasks.create_task(server.serve(control.handle), name="ctl")
+            tasks.create_task(lock_watch.run(), name="locks")
             accounts.run_opened()
             with self._signals():
                 log.info("bridge_ready home=%s pid=%d version=%s", self._home.path, os.getpid(), VERSION)
                 self._announcer.ready()
                 await self._stop.wait()
                 log.info("bridge_stopping running=%d", len(loop.core.busy()))
-                await self._wind_down(accounts, loop, delivery, journal, book, indicator)
+                await self._wind_down(accounts, intake, loop, delivery, journal, book, indicator)
         finally:
             await pool.close()
             await accounts.close()
@@ -296,6 +311,7 @@ class Bridge:
     async def _wind_down(
         self,
         accounts: Accounts,
+        intake: Intake,
         loop: SchedulerLoop,
         delivery: Delivery,
         journal: Journal,
@@ -316,6 +332,7 @@ class Bridge:
             hurried.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
+                await intake.close()
                 await close_peers(loop, delivery, journal, book, indicator, self._clock)
                 await delivery.drain()
 
@@ -342,6 +359,11 @@ class Bridge:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 running.remove_signal_handler(number)
+
+
+def _logged_in(account: AccountId, book: PeerBook, delivery: Delivery) -> None:
+    book.forget_tokens(account)
+    delivery.forget_tokens(account)
 
 
 def _signed_in(account: AccountId, loop: SchedulerLoop, delivery: Delivery) -> None:

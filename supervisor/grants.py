@@ -4,6 +4,7 @@ The folders exist and belong to whom they must before a plan names them. Nothing
 """
 
 import os
+import pwd
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ class Grants:
         self._book = book
         self._journal = journal
         self._isolation = isolation
+        # A journal that was lost has forgotten whose uids these are; nobody else may get them.
+        self._uid_floor = max((_owner(folder) or 0 for folder in home.sessions.glob("*")), default=0) + 1
 
     async def launch(self, who: PeerKey, generation: Generation) -> tuple[WorkerPlan, Grant]:
         """raises GrantRefused, NotIsolated"""
@@ -100,7 +103,11 @@ class Grants:
                     f"{policy.agent.workspace}: belongs to root, which no worker may be; give it to another user"
                 )
             return owner
-        return await self._journal.do(Store.uid_for, who, self._book.settings.workers.uid_base)
+        base = self._book.settings.workers.uid_base
+        had = _owner(self._home.session_dir(*who))
+        if had is not None and (had < base or _is_somebodys(had)):
+            had = None
+        return await self._journal.do(Store.uid_for, who, max(base, self._uid_floor), had=had)
 
     def _folders(self, who: PeerKey, policy: PeerPolicy, uid: int | None) -> Folders:
         own = Folders(
@@ -128,6 +135,23 @@ def network_for(policy: PeerPolicy) -> NetworkMode:
     if not HOSTS[policy.agent.host].talks_to_model:
         return NetworkMode.NONE
     return NetworkMode.PROXY if policy.network and policy.access is Access.WORKSPACE else NetworkMode.GATEWAY
+
+
+def _owner(folder: Path) -> int | None:
+    """None when it does not exist."""
+    try:
+        return folder.lstat().st_uid
+    except OSError:
+        return None
+
+
+def _is_somebodys(uid: int) -> bool:
+    """Of an account of this machine, as whose workspace the folder was once served."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _own_folder(folder: Path, uid: int | None) -> None:

@@ -64,11 +64,12 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Arrived:
     row: MessageRow
     first_answer: bool  # of the poll after it began: may have waited for us
     last_of_batch: bool
+    marked: bool  # the journal counts it as being handled
 
 
 class Intake:
@@ -98,31 +99,47 @@ class Intake:
         # Bounded by what polls hand over: each account polls again only once its batch is in the journal, and this
         # queue holds no more than the journal does.
         self._rows: deque[_Arrived] = deque()
+        self._next: _Arrived | None = None  # marked together with the verdict on the row before it
         self._wake = asyncio.Event()
+        self._closing_down = False
+        self._over = asyncio.Event()
+        self._over.set()
         self._named: set[PeerKey] = set()  # refused senders that the log has named
 
     def take(self, rows: Sequence[MessageRow], arrival: Arrival) -> None:
-        """New rows stand in the journal; must not block."""
+        """New rows stand in the journal, the first of them marked as being handled; must not block."""
         last = len(rows) - 1
         for number, row in enumerate(rows):
-            self._rows.append(_Arrived(row, arrival is Arrival.BACKLOG, number == last))
+            self._rows.append(_Arrived(row, arrival is Arrival.BACKLOG, number == last, marked=number == 0))
         self._wake.set()
 
     async def run(self) -> None:
-        while True:
-            while not self._rows:
-                self._wake.clear()
-                await self._wake.wait()
-            await self._handle(self._rows.popleft())
+        """Until close()."""
+        self._over.clear()
+        try:
+            while not self._closing_down:
+                if self._rows:
+                    await self._handle(self._rows.popleft())
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+        finally:
+            self._over.set()
 
     async def close(self) -> None:
-        """After run() has ended in order: rows that nobody will judge now do not count as being handled."""
-        unjudged = [PutBack(arrived.row.row) for arrived in self._rows]
+        """Judge no further row. What is marked as being handled and is not any more does not count against it: only a
+        death of ours does."""
+        self._closing_down = True
+        self._wake.set()
+        await self._over.wait()
+        unjudged = [PutBack(arrived.row.row) for arrived in self._rows if arrived.marked]
         if unjudged:
             await self._journal.do(Store.apply, unjudged)
 
     async def _handle(self, arrived: _Arrived) -> None:
         await self._judge(arrived)
+        if self._next is not None:
+            self._next.marked, self._next = True, None
         if arrived.last_of_batch:
             for who, count in self._door.backlog_closed().items():
                 await self._delivery.notice(who, notices.backlog_closed(count), PartKind.OUTCOME)
@@ -157,7 +174,7 @@ class Intake:
         )
         as_command = command is not None and not isinstance(command, commands.Snippet)
         language = language_after(text, WrittenAs.COMMAND if as_command else WrittenAs.WORDS, before=record.language)
-        late = self._is_late(arrived)
+        late = await self._is_late(arrived)
         at = self._clock.wall()
         heard = Heard(row.row, who, at, inbound.reply_token, language, text, late)
         if command is not None and not isinstance(command, commands.Snippet):
@@ -172,11 +189,15 @@ class Intake:
             await self._delivery.notice(who, mute, PartKind.COMMAND, extra=changes)
             await self._book.refresh(who)
             return
-        await self._prompt(arrived, policy, record, heard, late)
+        queued = await self._prompt(arrived, policy, record, heard, late)
+        # One line a message, until attachments can be fetched; the agent is told by prompts.py.
+        if queued and (notice := _unread(inbound)) is not None:
+            await self._delivery.notice(who, notice, PartKind.OUTCOME)
 
     async def _prompt(
         self, arrived: _Arrived, policy: PeerPolicy, record: PeerRecord, heard: Heard, late: bool
-    ) -> None:
+    ) -> bool:
+        """Queue it, or turn it away: False."""
         who = arrived.row.who
         load = Load(waiting=self._loop.core.waiting_of(who), turns_at=record.turns_at)
         verdict = self._door.may_run(
@@ -200,19 +221,16 @@ class Intake:
             case _:
                 assert_never(verdict)
         await self._book.refresh(who)
+        return isinstance(verdict, Admit)
 
     def _peer_wrote(self, heard: Heard) -> None:
         """Token, language and budget count from here on, before anything is sent to that peer."""
         self._delivery.heard(heard.who, heard.at, heard.reply_token, heard.language)
 
-    def _is_late(self, arrived: _Arrived) -> bool:
+    async def _is_late(self, arrived: _Arrived) -> bool:
         row = arrived.row
-        account = self._accounts.record(row.who.account)
-        written = written_at(
-            row.created_at_ms,
-            offset_ms=account.clock_offset_ms if account is not None else None,
-            received_at=row.received_at,
-        )
+        offset_ms = await self._journal.do(Store.clock_offset_ms, row.who.account)
+        written = written_at(row.created_at_ms, offset_ms=offset_ms, received_at=row.received_at)
         return is_late(
             written,
             received_at=row.received_at,
@@ -223,8 +241,9 @@ class Intake:
     def _closing(self, arrived: _Arrived, state: MessageState) -> list[Change]:
         """This row's state, and that the next one is being handled from now on."""
         changes: list[Change] = [SetMessage(arrived.row.row, state, self._clock.wall())]
-        if self._rows:
-            changes.append(BeginHandling(self._rows[0].row.row))
+        if self._rows and not self._rows[0].marked:  # the first of a batch was marked when it was recorded
+            self._next = self._rows[0]
+            changes.append(BeginHandling(self._next.row.row))
         return changes
 
     async def _apply(self, changes: Sequence[Change]) -> None:
@@ -248,12 +267,24 @@ class Intake:
 
 def _unheard(inbound: Inbound) -> Notice | None:
     """A message without words that no agent can understand."""
-    kinds = {media.kind for media in inbound.media}
+    kinds = {media.kind for media in inbound.media if not media.transcript}
     if MediaKind.VOICE in kinds:
         return notices.voice_without_words()
     if MediaKind.VIDEO in kinds:
         return notices.video_not_understood()
     return None
+
+
+def _unread(inbound: Inbound) -> Notice | None:
+    """What to say of a prompt's attachments."""
+    unread = [media for media in inbound.media if not media.transcript]
+    if not unread:
+        return None
+    mute = _unheard(inbound)
+    if mute is not None and all(media.kind in (MediaKind.VOICE, MediaKind.VIDEO) for media in unread):
+        return mute
+    # An unknown kind's name is ours, not the sender's.
+    return notices.attachment_unreadable([media.name for media in unread if media.kind is not MediaKind.UNKNOWN])
 
 
 def _turned_away(why: Full, waiting: int, wait_s: float | None) -> Notice:

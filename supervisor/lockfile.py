@@ -2,16 +2,19 @@
 
 The lock is flock on a file that is never removed; what stands in it (pid, start time) is for people. No time rule frees
 a held lock, and no left-over file holds one. Account locks lie outside the home, so that two homes with one account
-exclude each other.
+exclude each other. Somebody may still remove a file by hand: LockWatch notices and takes the lock again at its path.
 """
 
 import contextlib
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import stat
 import time
+from collections.abc import Callable, Iterable
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +22,11 @@ from typing import Self
 from protocol.errors import BridgeError
 from protocol.ids import AccountId
 from supervisor import platform
+from supervisor.clock import Clock
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 30.0
 
 _PEEK_TRIES, _PEEK_S = 100, 0.005
 _MINE_TRIES = 20  # how often a file may be replaced under us before something is wrong
@@ -34,6 +42,14 @@ class AlreadyRunning(BridgeError):
 
 class LockUnusable(BridgeError):
     """The place of the lock cannot be used; the line names it."""
+
+
+class Kept(StrEnum):
+    """What became of a held lock whose file anybody may have removed."""
+
+    OURS = "ours"
+    TAKEN_AGAIN = "taken_again"  # the path holds another file now, and we hold that one
+    LOST = "lost"  # somebody else holds the file at the path, or none can be put there
 
 
 class _FileLock:
@@ -66,6 +82,18 @@ class _FileLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+    def keep(self) -> Kept:
+        """Of a lock that is held: see that it still excludes whoever opens its path."""
+        before = self._descriptor
+        if before is None or self._is_the_one(before):
+            return Kept.OURS
+        try:
+            self.acquire()
+        except BridgeError:
+            return Kept.LOST
+        os.close(before)
+        return Kept.TAKEN_AGAIN
 
     @property
     def held(self) -> bool:
@@ -118,6 +146,41 @@ class AccountLock(_FileLock):
         name = hashlib.sha256(account.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         folder = user_home / ".local" / "state" / "bridge-supervisor-locks"
         super().__init__(folder / f"{name}.lock", "the account")
+
+
+class LockWatch:
+    """Looks after all held locks every WATCH_S. locks: those held at that moment. problems: lines for `status`."""
+
+    def __init__(self, locks: Callable[[], Iterable[_FileLock]], clock: Clock) -> None:
+        self._locks = locks
+        self._clock = clock
+        self._lost: set[Path] = set()
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep_until(self._clock.now() + WATCH_S)
+            self.look()
+
+    def look(self) -> None:
+        lost = set()
+        for lock in self._locks():
+            match lock.keep():
+                case Kept.OURS:
+                    continue
+                case Kept.TAKEN_AGAIN:
+                    log.warning("lock_taken_again path=%s: its file had been removed or replaced", lock.path)
+                case Kept.LOST:
+                    lost.add(lock.path)
+                    if lock.path not in self._lost:
+                        log.error("lock_lost path=%s: another bridge may run beside this one", lock.path)
+        self._lost = lost
+
+    @property
+    def problems(self) -> list[str]:
+        return [
+            f"{path}: the lock was replaced: another bridge may run beside this one; stop both, start one"
+            for path in sorted(self._lost)
+        ]
 
 
 def _lock(descriptor: int) -> None:

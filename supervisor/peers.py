@@ -5,6 +5,7 @@ and account into a policy. Neighbours: intake.py writes here after its commit, s
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from protocol.content import Role
 from protocol.ids import AccountId, PeerKey
@@ -34,6 +35,12 @@ class PeerBook:
         record = await self._journal.do(Store.peer, who)
         self._records[who] = record
         return record
+
+    def forget_tokens(self, account: AccountId) -> None:
+        """As the journal does at a login."""
+        for who, record in self._records.items():
+            if who.account == account:
+                self._records[who] = replace(record, reply_token=None)
 
     def known(self) -> tuple[PeerKey, ...]:
         return tuple(self._records)

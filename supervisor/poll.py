@@ -52,6 +52,7 @@ class Polling:
     """One account's poll, from `run` to its end.
 
     on_recorded  called after each commit that brought new rows; must not block
+    on_back      called when an outage of the polls has ended; must not block
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Polling:
         on_recorded: OnRecorded,
         *,
         clock: Clock,
+        on_back: Callable[[], None] = lambda: None,
         limits: PollLimits | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -70,6 +72,7 @@ class Polling:
         self._channel = channel
         self._journal = journal
         self._on_recorded = on_recorded
+        self._on_back = on_back
         self._clock = clock
         self._chance = chance
         self._core: Poll[Batch] = Poll(cursor, limits)
@@ -112,6 +115,8 @@ class Polling:
                 log.warning("%s_outage_began account=%s %s", what, self._account, reason)
             case OutageEnded(what, lasted_s):
                 log.warning("%s_outage_ended account=%s after_s=%.1f", what, self._account, lasted_s)
+                if what == "poll":
+                    self._on_back()
             case GiveUp(batch):
                 names = " ".join(message.message_id for message in batch.messages)
                 log.error(

@@ -5,11 +5,13 @@ from protocol.ids import AccountId, PeerKey
 from supervisor.channels.base import Reader
 from supervisor.clock import Clock
 from supervisor.core import prompts
-from supervisor.core.admission import cap, sanitise
+from supervisor.core.admission import cap_all, sanitise, written_at
 from supervisor.peers import PeerBook
 from supervisor.store import Journal, MessageRow, Store
 
 PAUSE_S = 6 * 3600.0  # a conversation that rested longer is told so
+A_FILE = "a file"
+LATE_S = 60.0  # a backlog's message younger than this came as good as at once
 
 
 class Prompts:
@@ -27,36 +29,41 @@ class Prompts:
         record = await self._book.refresh(who)
         inbound = self._reader.parse(message.raw)
         notes: list[str] = []
-        if message.late:
-            notes.append(prompts.note_late(self._age_s(message)))
+        if message.late and (age_s := await self._age_s(message)) >= LATE_S:
+            notes.append(prompts.note_late(age_s))
         if record.interrupted_note:
             notes.append(prompts.note_interrupted(record.interrupted_note))
         if isinstance(inbound, Unreadable):
             return Prompt(message.text, tuple(notes))
-        text, missing = cap(sanitise(inbound.text), self._book.settings.wechat.max_inbound_chars)
+        # All that a peer can make long shares one allowance, the words first.
+        quoted = "" if inbound.quote is None else await self._quoted(who.account, inbound.quote)
+        unread = [_name(media) for media in inbound.media if not media.transcript]
+        texts = (sanitise(inbound.text), quoted, *unread)
+        (text, quoted, *unread), missing = cap_all(texts, self._book.settings.wechat.max_inbound_chars)
         if missing:
             notes.append(prompts.note_cut(missing))
         if inbound.quote is not None:
-            notes.append(await self._quote(who.account, inbound.quote))
-        unread = [_name(media) for media in inbound.media if not media.transcript]
+            notes.append(prompts.note_quote(quoted) if quoted else prompts.note_quote_unknown())
         if unread:
-            notes.append(prompts.note_attachments_unread(unread))
+            notes.append(prompts.note_attachments_unread([name or A_FILE for name in unread]))
         return Prompt(text, tuple(notes))
 
-    def _age_s(self, message: MessageRow) -> float:
-        written = message.created_at_ms / 1000 if message.created_at_ms else message.received_at
-        return max(0.0, self._clock.wall() - written)
+    async def _age_s(self, message: MessageRow) -> float:
+        offset_ms = await self._journal.do(Store.clock_offset_ms, message.who.account)
+        written = written_at(message.created_at_ms, offset_ms=offset_ms, received_at=message.received_at)
+        return self._clock.wall() - written
 
-    async def _quote(self, account: AccountId, quote: Quote) -> str:
+    async def _quoted(self, account: AccountId, quote: Quote) -> str:
+        """The words that are quoted, as far as they are shown; "" when they are not at hand."""
         text = quote.text
         if not text and quote.message_id is not None:
             said = await self._journal.do(Store.message_text, account, quote.message_id)
             text = said or ""
         if quote.partial is not None:
             text = self._reader.part_of(text, quote.partial) or text
-        return prompts.note_quote(text) if text else prompts.note_quote_unknown()
+        return prompts.foreign(text, prompts.QUOTE_CHARS)
 
 
 def _name(media: Media) -> str:
     words = {MediaKind.IMAGE: "a picture", MediaKind.VOICE: "a voice message", MediaKind.VIDEO: "a video"}
-    return media.name or words.get(media.kind, "a file")
+    return prompts.foreign(media.name, prompts.NAME_CHARS) or words.get(media.kind, A_FILE)

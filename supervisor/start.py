@@ -5,13 +5,15 @@ again under their own send keys. Called once, after the journal is open and befo
 """
 
 import logging
+from collections.abc import Iterable
 from typing import assert_never
 
+from protocol.ids import AccountId
 from supervisor import notices
 from supervisor.clock import Clock
 from supervisor.core.poll import Arrival
 from supervisor.core.recovery import Handle, Interrupt, RunAgain, SetAside, recover
-from supervisor.core.scheduler import Queued
+from supervisor.core.scheduler import AccountHeld, Queued
 from supervisor.core.states import MessageRow, MessageState, PartKind
 from supervisor.delivery import Delivery
 from supervisor.intake import Intake
@@ -23,9 +25,21 @@ log = logging.getLogger(__name__)
 
 
 async def carry_on(
-    *, journal: Journal, book: PeerBook, loop: SchedulerLoop, delivery: Delivery, intake: Intake, clock: Clock
+    *,
+    journal: Journal,
+    book: PeerBook,
+    loop: SchedulerLoop,
+    delivery: Delivery,
+    intake: Intake,
+    expired: Iterable[AccountId],
+    clock: Clock,
 ) -> None:
-    """Feed every open message and part back into the stage it had reached."""
+    """Feed every open message and part back into the stage it had reached.
+
+    expired   accounts whose login has expired: what waits there goes on waiting
+    """
+    for account in expired:
+        loop.post(AccountHeld(account))
     messages = {message.row: message for message in await journal.do(Store.open_messages)}
     parts = await journal.do(Store.open_parts)
     records = [record for who in book.known() if (record := book.record(who)) is not None]

@@ -22,6 +22,7 @@ from supervisor.core.scheduler import Scheduler
 from supervisor.delivery import Delivery
 from supervisor.home import Home
 from supervisor.isolation import Isolation
+from supervisor.lockfile import LockWatch
 from supervisor.peers import PeerBook
 from supervisor.pool import Pool, WorkerView
 from supervisor.store import Journal, Store
@@ -41,6 +42,7 @@ class StatusBoard:
     delivery: Delivery
     pool: Pool
     isolation: Isolation
+    lock_watch: LockWatch
     clock: Clock
     warnings: tuple[str, ...]
 
@@ -131,6 +133,7 @@ class StatusBoard:
                     lines.append(f"{called}: {row.state}: {row.last_error or 'no poll finishes'}")
                 case _:
                     pass
+        lines += self.lock_watch.problems
         if self.isolation.missing:
             missing = ", ".join(layer.value for layer in self.isolation.missing)
             lines.append(f"isolation {self.isolation.level.value}: missing {missing}")

@@ -52,7 +52,6 @@ class AccountRecord:
     paused: bool
     expired: bool
     logged_in_at: float  # Unix seconds
-    clock_offset_ms: int | None  # smallest (arrival − create_time_ms) of the last 50 messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +478,7 @@ class Store:
     def accounts(self) -> tuple[AccountRecord, ...]:
         """In the order they were added: the first is the operator's."""
         rows = self._rows(
-            "SELECT account, bot_id, name, role, paused, expired, logged_in_at, samples_after FROM account ORDER BY place"
+            "SELECT account, bot_id, name, role, paused, expired, logged_in_at FROM account ORDER BY place"
         )
         return tuple(
             AccountRecord(
@@ -490,17 +489,18 @@ class Store:
                 paused=bool(paused),
                 expired=bool(expired),
                 logged_in_at=logged_in_at,
-                clock_offset_ms=self._clock_offset_ms(account, samples_after),
             )
-            for account, bot_id, name, role, paused, expired, logged_in_at, samples_after in rows
+            for account, bot_id, name, role, paused, expired, logged_in_at in rows
         )
 
-    def _clock_offset_ms(self, account: str, samples_after: int) -> int | None:
+    def clock_offset_ms(self, account: AccountId) -> int | None:
+        """The smallest (arrival - create_time_ms) of the account's last 50 messages since it signed in (settled.md 23)."""
         ((offset_ms,),) = self._rows(
             "SELECT min(received_at * 1000 - created_at_ms) FROM (SELECT received_at, created_at_ms FROM message"
-            " WHERE account = ? AND row > ? AND created_at_ms IS NOT NULL ORDER BY row DESC LIMIT ?)",
+            " WHERE account = ? AND row > coalesce((SELECT samples_after FROM account WHERE account = ?), 0)"
+            " AND created_at_ms IS NOT NULL ORDER BY row DESC LIMIT ?)",
             account,
-            samples_after,
+            account,
             CLOCK_SAMPLES,
         )
         return round(offset_ms) if offset_ms is not None else None
@@ -907,9 +907,14 @@ class Store:
             name: value for name, value in self._rows("SELECT name, value FROM counter")
         }
 
-    def uid_for(self, who: PeerKey, base: int) -> int:
-        """The peer's uid for life, taken from base on, never used twice."""
+    def uid_for(self, who: PeerKey, base: int, *, had: int | None = None) -> int:
+        """The peer's uid for life, taken from base on, never used twice.
+
+        had   whose its folders are, from a journal that is lost; kept when nobody else has it
+        """
         with self._writing():
+            if had is not None:
+                self._run("INSERT OR IGNORE INTO uid (uid, account, peer) VALUES (?, ?, ?)", had, *who)
             self._run(
                 "INSERT OR IGNORE INTO uid (uid, account, peer)"
                 " VALUES (max(?, (SELECT coalesce(max(uid) + 1, 0) FROM uid)), ?, ?)",

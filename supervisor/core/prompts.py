@@ -13,7 +13,7 @@ _LOSES = str.maketrans({"[": "(", "]": ")", "\n": " ", "\r": " ", "\t": " ", "\u
 
 
 def note_late(age_s: float) -> str:
-    """The message is older than it looks: it was written while nobody listened."""
+    """The message is older than it looks: it was written while nobody listened, a minute ago at least."""
     return f"[bridge: this message was written {_span(age_s)} ago and only arrives now]"
 
 
@@ -56,6 +56,6 @@ def foreign(text: str, limit: int) -> str:
 def _span(seconds: float) -> str:
     minutes = int(seconds // 60)
     if minutes < 120:
-        return f"{minutes} minutes"
+        return f"{minutes} minute{'' if minutes == 1 else 's'}"
     hours = minutes // 60
     return f"{hours} hours" if hours < 48 else f"{hours // 24} days"

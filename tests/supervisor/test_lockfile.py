@@ -1,5 +1,6 @@
 """Locks, held by real processes."""
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from protocol.ids import AccountId
-from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock, LockUnusable
+from supervisor.clock import SystemClock
+from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock, Kept, LockUnusable, LockWatch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -148,6 +150,66 @@ def test_b012_a_file_replaced_under_us_is_noticed(path: Path) -> None:
     assert first.held and second.held
     with pytest.raises(AlreadyRunning):
         HomeLock(path).acquire()
+
+
+def test_b012_a_file_removed_under_a_holder_is_noticed_and_locked_anew(path: Path) -> None:
+    lock = HomeLock(path)
+    with lock:
+        assert lock.keep() is Kept.OURS
+
+        path.unlink()
+
+        assert lock.keep() is Kept.TAKEN_AGAIN
+        assert lock.keep() is Kept.OURS
+        with pytest.raises(AlreadyRunning):
+            HomeLock(path).acquire()
+
+
+def test_b012_a_file_replaced_by_another_bridge_is_a_problem_named_once_until_that_one_ends(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock, other = HomeLock(path), HomeLock(path)
+    watch = LockWatch(lambda: [lock], SystemClock())
+    with lock:
+        path.unlink()
+        with other:
+            watch.look()
+            watch.look()
+            problems = watch.problems
+        watch.look()
+
+        assert [line.startswith(f"{path}: the lock was replaced") for line in problems] == [True]
+        assert [r.message.split()[0] for r in caplog.records] == ["lock_lost", "lock_taken_again"]
+        assert watch.problems == []
+        assert lock.keep() is Kept.OURS
+
+
+def test_a_lock_that_is_not_held_is_nobodys_problem(path: Path) -> None:
+    assert HomeLock(path).keep() is Kept.OURS
+
+
+def test_locks_are_looked_after_every_half_minute(path: Path) -> None:
+    class Clock:
+        slept: list[float] = []
+
+        def now(self) -> float:
+            return 100.0
+
+        def wall(self) -> float:
+            return 0.0
+
+        async def sleep_until(self, at: float) -> None:
+            self.slept.append(at)
+            if len(self.slept) == 3:
+                raise TimeoutError
+
+    looked = []
+    watch = LockWatch(lambda: looked.append(1) or [], Clock())  # type: ignore[func-returns-value]
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(watch.run())
+
+    assert (len(looked), Clock.slept) == (2, [130.0] * 3)
 
 
 @pytest.mark.parametrize("left", ["1 12345", f"{os.getpid()} 1", "", "garbage\x00"])

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -118,9 +118,18 @@ def polling(
     *,
     clock: JumpingClock | None = None,
     limits: PollLimits | None = None,
+    on_back: Callable[[], None] = lambda: None,
 ) -> Polling:
     return Polling(
-        ACCOUNT, channel, disk, C1, heard or Heard(), clock=clock or JumpingClock(), limits=limits, chance=lambda: 1.0
+        ACCOUNT,
+        channel,
+        disk,
+        C1,
+        heard or Heard(),
+        clock=clock or JumpingClock(),
+        limits=limits,
+        on_back=on_back,
+        chance=lambda: 1.0,
     )
 
 
@@ -158,6 +167,19 @@ async def test_failures_of_every_kind_are_waited_out_with_the_same_cursor(caplog
         f"poll_outage_began account={ACCOUNT} getupdates: HTTP 502",
         f"poll_outage_ended account={ACCOUNT} after_s=3.0",
     ]
+
+
+async def test_whoever_waits_for_wechat_hears_once_that_an_outage_is_over() -> None:
+    channel = ScriptedChannel(
+        batch(), Unavailable("x"), Unavailable("x"), batch(1), batch(2), Unavailable("x"), batch(3)
+    )
+    back: list[int] = []
+
+    poll = polling(channel, ScriptedDisk(), on_back=lambda: back.append(len(channel.did)))
+    await until_quiet(poll, channel)
+
+    assert len(back) == 2
+    assert channel.did[back[0] - 1].startswith("fetch")
 
 
 async def test_b010_a_token_that_is_refused_twice_ends_the_poll() -> None:

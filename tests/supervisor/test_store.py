@@ -535,7 +535,7 @@ def test_signing_out_drops_what_waits_and_tells_whose_it_was(store: Store) -> No
 
 def test_the_clock_offset_is_the_smallest_of_the_last_fifty_since_login(store: Store) -> None:
     def offset() -> int | None:
-        return store.accounts()[0].clock_offset_ms
+        return store.clock_offset_ms(OWNER)
 
     assert offset() is None
     store.record_batch(OWNER, batch(said("first", created_at_ms=9_900)), at=10.0)
@@ -602,6 +602,8 @@ def test_a_uid_is_for_life_and_never_used_twice(store: Store, path: Path) -> Non
     assert store.uid_for(ALICE, 500_000) == first
     assert store.uid_for(PeerKey(OTHER, ALICE.peer), 500_000) == 500_000
     assert store.uid_for(PeerKey(OTHER, BOB.peer), 210_000) == 500_001
+    assert store.uid_for(PeerKey(OTHER, PeerId("third")), 210_000, had=first) == 500_002
+    assert store.uid_for(PeerKey(OTHER, PeerId("fourth")), 210_000, had=400_000) == 400_000
     assert store.peer(ALICE).uid == first
 
 
