@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it ships no types
 
-from protocol.errors import ProtocolViolation
+from protocol.errors import FailureKind, ProtocolViolation
 from protocol.ids import LeaseKey, PeerKey, TurnId
 from protocol.spec import LAYER_FAILED, Layer, WorkerPlan
 from protocol.to_supervisor import (
@@ -299,7 +299,8 @@ class Pool:
                 held.idle_since = self._clock.now()
                 self._on_event(Opened(key, session_id, how, f"{name} {version}".strip()))
             case OpenFailed(kind=kind, detail=detail):
-                self._end(held, GoneWhy.OPEN_FAILED, f"{kind.value}: {detail}")
+                why = GoneWhy.NOT_CONFIGURED if kind is FailureKind.NOT_CONFIGURED else GoneWhy.OPEN_FAILED
+                self._end(held, why, f"{kind.value}: {detail}")
             case Leaving(reason=reason):
                 held.leaving = reason
                 self._on_event(Leaves(key))

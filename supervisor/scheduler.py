@@ -53,6 +53,7 @@ from supervisor.delivery import Delivery
 from supervisor.grants import GrantRefused, NotIsolated
 from supervisor.indicator import Indicator
 from supervisor.pool import Pool, StartFailed
+from supervisor.pool import StartRefused as StartsPaused
 from supervisor.prompts import Prompts
 from supervisor.store import (
     Bump,
@@ -298,7 +299,7 @@ class SchedulerLoop:
             self.post(WorkerGone(who, generation, GoneWhy.LAYER_MISSING))
         except (StartFailed, GrantRefused) as error:
             log.warning("worker_not_started peer=%s generation=%d reason=%s", who.peer, generation, error)
-            self.post(StartRefused(who, generation))
+            self.post(StartRefused(who, generation, paused=isinstance(error, StartsPaused)))
 
     async def _close(self, close: Close) -> None:
         log.info("message_closed peer=%s message=%d state=%s", close.who.peer, close.row, close.state)
@@ -360,6 +361,10 @@ def notice_of(line: Line, *, still_waiting: int = 0) -> notices.Notice:
             return notices.limited()
         case Line.NOT_STARTED:
             return notices.not_started()
+        case Line.STARTS_PAUSED:
+            return notices.starts_paused()
+        case Line.NOT_CONFIGURED:
+            return notices.not_configured("agent.command")
         case Line.NOT_ISOLATED:
             return notices.not_isolated()
     assert_never(line)

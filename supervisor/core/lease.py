@@ -84,6 +84,7 @@ class GoneWhy(StrEnum):
     START_FAILED = "start_failed"  # dead or silent before Ready
     LAYER_MISSING = "layer_missing"  # a required layer was not achieved
     OPEN_FAILED = "open_failed"  # the agent program did not open
+    NOT_CONFIGURED = "not_configured"  # the settings name no agent program that starts
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,10 +68,11 @@ class WorkerLeaves:
 
 @dataclass(frozen=True, slots=True)
 class StartRefused:
-    """The worker may not be started now (a crash loop, a disk that is full)."""
+    """The worker may not be started now. paused: because others died at once, and the next try comes by itself."""
 
     who: PeerKey
     generation: Generation
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,13 @@ class DrainBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCut:
+    """The bridge goes away and gives this peer's running turn its outcome itself (closing.py)."""
+
+    who: PeerKey
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """The moment named by wake_at has come."""
 
@@ -166,6 +174,7 @@ SchedulerEvent = (
     | AccountFreed
     | Limited
     | DrainBegan
+    | TurnCut
     | Woke
 )
 
@@ -190,6 +199,8 @@ class Line(StrEnum):
     DECLINED = "declined"
     LIMITED = "limited"
     NOT_STARTED = "not_started"
+    STARTS_PAUSED = "starts_paused"
+    NOT_CONFIGURED = "not_configured"
     NOT_ISOLATED = "not_isolated"
 
 
@@ -391,8 +402,9 @@ class Scheduler:
                     self._leave_soon(peer, effects)
             case WorkerGone(who, generation, why, had_text):
                 self._gone(self._peer(who), generation, why, had_text, effects)
-            case StartRefused(who, generation):
-                self._gone(self._peer(who), generation, GoneWhy.START_FAILED, False, effects)
+            case StartRefused(who, generation, paused):
+                line = Line.STARTS_PAUSED if paused else Line.NOT_STARTED
+                self._gone(self._peer(who), generation, GoneWhy.START_FAILED, False, effects, line)
             case TurnReported(who, generation, outcome, had_text):
                 self._reported(self._peer(who), generation, outcome, had_text, now, effects)
             case DialogOpened(who):
@@ -419,6 +431,10 @@ class Scheduler:
                 self._limits = limits
             case DrainBegan():
                 self._draining = True
+            case TurnCut(who):
+                turn = self._peer(who).turn
+                if turn is not None:
+                    turn.closed, turn.asking, turn.hint_at = True, False, None
             case Woke():
                 pass
             case _:
@@ -460,6 +476,7 @@ class Scheduler:
         why: GoneWhy,
         had_text: bool,
         effects: list[SchedulerEffect],
+        not_started: Line = Line.NOT_STARTED,
     ) -> None:
         if generation != peer.generation or peer.phase is Phase.NONE:
             return  # late news of a generation already replaced
@@ -472,7 +489,8 @@ class Scheduler:
             peer.slot = False
             if starting and peer.waiting and why is not GoneWhy.LEFT and why is not GoneWhy.STOPPED:
                 head = peer.waiting.popleft()
-                line = Line.NOT_ISOLATED if why is GoneWhy.LAYER_MISSING else Line.NOT_STARTED
+                lines = {GoneWhy.LAYER_MISSING: Line.NOT_ISOLATED, GoneWhy.NOT_CONFIGURED: Line.NOT_CONFIGURED}
+                line = lines.get(why, not_started)
                 effects.append(Close(peer.who, head.row, MessageState.FAILED, line, keep_text=False))
         self._episode_ends(peer)
 

@@ -35,6 +35,7 @@ from supervisor.core.scheduler import (
     StartRefused,
     StopAsked,
     Tell,
+    TurnCut,
     TurnReported,
     Woke,
     WorkerGone,
@@ -201,6 +202,28 @@ def test_a_worker_that_cannot_start_fails_the_message_it_was_started_for() -> No
     assert Start(A, Generation(2)) in effects, "the second message gets a start of its own"
 
 
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (StartRefused(A, G1), Line.NOT_STARTED),
+        (StartRefused(A, G1, paused=True), Line.STARTS_PAUSED),
+        (WorkerGone(A, G1, GoneWhy.START_FAILED), Line.NOT_STARTED),
+        (WorkerGone(A, G1, GoneWhy.OPEN_FAILED), Line.NOT_STARTED),
+        (WorkerGone(A, G1, GoneWhy.NOT_CONFIGURED), Line.NOT_CONFIGURED),
+        (WorkerGone(A, G1, GoneWhy.LAYER_MISSING), Line.NOT_ISOLATED),
+    ],
+)
+def test_why_a_worker_did_not_come_up_decides_what_its_peer_is_told(
+    event: StartRefused | WorkerGone, line: Line
+) -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    scheduler.step(Queued(A, 1), 0.0)
+
+    effects = scheduler.step(event, 0.1)
+
+    assert Close(A, 1, MessageState.FAILED, line, keep_text=False) in effects
+
+
 def test_late_news_of_an_old_generation_changes_nothing() -> None:
     scheduler = Scheduler(SchedulerLimits())
     running(scheduler, A, 1)
@@ -256,6 +279,18 @@ def test_a_worker_that_says_it_is_leaving_is_given_no_further_turn_and_the_next_
 
     assert not any(isinstance(effect, Give) for effect in reported)
     assert Start(A, Generation(2)) in gone
+
+
+def test_a_turn_that_was_cut_by_the_closing_bridge_has_its_outcome_whatever_becomes_of_its_worker() -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    running(scheduler, A, 1)
+
+    scheduler.step(DrainBegan(), 1.0)
+    scheduler.step(TurnCut(A), 1.0)
+    gone = scheduler.step(WorkerGone(A, G1, GoneWhy.STOPPED), 1.1)
+
+    assert scheduler.busy() == ()
+    assert not any(isinstance(effect, Close | Tell) for effect in gone)
 
 
 def test_a_held_account_keeps_its_waiting_messages_and_runs_them_when_freed() -> None:
