@@ -4,9 +4,12 @@ A turn that is cut becomes interrupted here, so that the next start does not tel
 queued and runs then.
 """
 
+import asyncio
+
 from protocol.ids import PeerKey
 from supervisor import notices
 from supervisor.clock import Clock
+from supervisor.core.scheduler import TurnCut
 from supervisor.core.states import MessageState, PartKind
 from supervisor.delivery import Delivery
 from supervisor.indicator import Indicator
@@ -43,6 +46,12 @@ async def _cut(
     if turn is None:
         return
     row = turn[0]
+    # From here on its worker's end, which is near, is no news: the peer would be told twice.
+    cut = asyncio.Event()
+    loop.post(TurnCut(who), after=cut.set)
+    await cut.wait()
+    if loop.core.turn_of(who) is None:
+        return  # it has ended meanwhile, and its peer has the answer
     message = await journal.do(Store.message, row)
     changes: list[Change] = [SetMessage(row, MessageState.INTERRUPTED, clock.wall())]
     if message is not None:
