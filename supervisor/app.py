@@ -36,6 +36,7 @@ from supervisor.core.scheduler import (
     Scheduler,
     SchedulerLimits,
 )
+from supervisor.core.starts import TRIAL
 from supervisor.credentials import CredentialsFile
 from supervisor.ctl import Control
 from supervisor.ctlserver import CtlServer
@@ -52,7 +53,6 @@ from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock, LockWatch
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.pool import Pool
-from supervisor.probe import KEY as PROBE_KEY
 from supervisor.probe import Probe
 from supervisor.prompts import Prompts
 from supervisor.router import Router
@@ -240,13 +240,13 @@ class Bridge:
             )
         )
         router = await closing.enter_async_context(Router.open(self._home.sockets))
-        probe = Probe(self._home, settings.workers, isolation)
+        probe = Probe(self._home, lambda: self._settings.workers, isolation, tasks)
         pool = Pool(
             _lease_limits(settings),
             self._zygote,
             router,
             clock,
-            lambda event: probe.hear(event) if event.key == PROBE_KEY else loop.hear(event),
+            lambda event: probe.hear(event) if event.key.who == TRIAL else loop.hear(event),
         )
         loop.attach(pool)
         lock_watch = LockWatch(lambda: (self._lock, *accounts.locks()), clock)
@@ -283,7 +283,7 @@ class Bridge:
         tasks.create_task(pool.run(), name="pool")
         try:
             self._zygote.preload(settings.agent.host)
-            await probe.run(pool)
+            await probe.at_start(pool)
             await carry_on(
                 journal=journal,
                 book=book,

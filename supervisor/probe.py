@@ -1,20 +1,33 @@
-"""Asks this machine what isolation it really offers: a throw-away worker is started and its Ready believed only as far
-as the kernel confirms it (pool.py). Called once at start, before any peer is served.
+"""Asks this machine what isolation it really offers: a throw-away worker of the real pool tries to break out.
+
+run() is one trial at one access level: its worker's Ready is believed only as far as the kernel confirms it (pool.py) and
+as the attempts of protocol/probe.py fail. Once at start, before any peer is served, and for `bridge-ctl doctor --probe`.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
+import socket
 import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
-from protocol.content import Access
-from protocol.ids import AccountId, Generation, LeaseKey, PeerId
-from protocol.spec import NetworkMode
-from protocol.to_worker import AgentSpec, Grant
+import msgspec
+
+from protocol.content import Access, Prompt
+from protocol.ids import Generation, LeaseKey, TurnId
+from protocol.probe import PROBE_HOST, Attempt, Targets
+from protocol.spec import NetworkMode, WorkerPlan
+from protocol.to_supervisor import Remarked, TurnEnded
+from protocol.to_worker import AgentSpec, Grant, RunTurn
 from supervisor.config import Workers
-from supervisor.core.lease import Gone, Opened, PoolEvent
+from supervisor.core.lease import Gone, Opened, PoolEvent, Said
+from supervisor.core.starts import TRIAL
+from supervisor.core.trial import Trial
 from supervisor.home import Home
 from supervisor.isolation import Isolation, plan_for
 from supervisor.launcher import StartFailed
@@ -22,77 +35,76 @@ from supervisor.pool import Pool
 
 log = logging.getLogger(__name__)
 
-KEY = LeaseKey(AccountId(""), PeerId("probe"), Generation(1))  # no account has an empty id
-HOST = "echo"
+PREFIX = ".trial-"  # no peer's folder begins with a dot
+TURN = TurnId("trial")
+ATTEMPTS = {attempt.value: attempt for attempt in Attempt}
+
+
+@dataclass(slots=True)
+class _Running:
+    key: LeaseKey
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    ends: list[tuple[Attempt, str]] = field(default_factory=list)
+    complete: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    session: Path
+    workspace: Path
+    media: Path
+    other: Path
 
 
 class Probe:
-    """hear() gets the pool's events for KEY."""
+    """hear() gets the pool's events for TRIAL. workers: the settings in force now."""
 
-    def __init__(self, home: Home, workers: Workers, isolation: Isolation) -> None:
+    def __init__(
+        self, home: Home, workers: Callable[[], Workers], isolation: Isolation, tasks: asyncio.TaskGroup
+    ) -> None:
         self._home = home
         self._workers = workers
         self._isolation = isolation
-        self._opened: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._gone = asyncio.Event()
+        self._tasks = tasks
+        self._one_at_a_time = asyncio.Lock()
+        self._generations = count(1)
+        self._running: _Running | None = None
+        self.first = Trial(Access.CHAT, failed="not made yet")
 
     def hear(self, event: PoolEvent) -> None:
+        running = self._running
+        if running is None or event.key != running.key:
+            return
         match event:
             case Opened():
-                self._settle(came_up=True)
+                running.opened.set()
+            case Said(_, Remarked(level=level, text=text)) if level in ATTEMPTS:
+                running.ends.append((ATTEMPTS[level], text))
+            case Said(_, TurnEnded()):
+                running.complete = True
+                running.ended.set()
             case Gone(_, why, detail):
-                log.log(
-                    logging.DEBUG if self._opened.done() else logging.ERROR, "probe_gone why=%s detail=%s", why, detail
-                )
-                self._settle(came_up=False)
-                self._gone.set()
+                running.why = f"{why.value}: {detail}" if detail else why.value
+                for moment in (running.opened, running.ended, running.gone):
+                    moment.set()
             case _:
                 pass
 
-    async def run(self, pool: Pool) -> None:
+    async def at_start(self, pool: Pool) -> None:
         """Isolation knows what is offered afterwards; when no worker comes up it stays as it was, at weak."""
-        folder = Path(tempfile.mkdtemp(prefix="probe-", dir=self._home.sessions))
-        uid = self._workers.uid_base - 1 if os.geteuid() == 0 else None  # no peer's
-        if uid is not None:
-            os.chown(folder, uid, uid)
-        plan = plan_for(
-            access=Access.CHAT,
-            network=NetworkMode.NONE,
-            mode=self._workers.isolation,
-            session_dir=folder,
-            workspace=folder,
-            media_dir=folder,
-            read=(),
-            write=(),
-            command=(),
-            home=self._home.path,
-            workers=self._workers,
-            uid=uid,
-            layers=(),
-        )
-        grant = Grant(
-            session_dir=str(folder),
-            workspace=str(folder),
-            media_dir=str(folder),
-            session_id=None,
-            access=Access.CHAT,
-            agent=AgentSpec(HOST),
-            contract="",
-            tools=(),
-            stop_grace_s=1.0,
-        )
-        try:
-            await pool.start(KEY, plan, grant)
-            if await self._opened:
-                view = (await pool.views())[KEY.who]
-                self._isolation.learn(view.layers, view.missing)
-                pool.leave(KEY)
-            await self._gone.wait()
-        except StartFailed as error:
-            log.error("probe_not_started reason=%s", error)
-        finally:
-            pool.reopen()
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        for folder in (self._home.sessions, self._home.workspaces, self._home.media):
+            for left in folder.glob(f"{PREFIX}*"):  # of a bridge that was killed
+                shutil.rmtree(left, ignore_errors=True)
+        self.first = trial = await self.run(pool, Access.CHAT)
+        if trial.failed:
+            log.error("trial_failed reason=%s", trial.failed)
+        else:
+            self._isolation.learn(trial.holding, trial.lacking)
+        if trial.broken:
+            log.error("layers_broken layers=%s", ",".join(sorted(trial.broken)))
         log.info(
             "isolation level=%s layers=%s missing=%s",
             self._isolation.level.value,
@@ -100,6 +112,98 @@ class Probe:
             ",".join(layer.value for layer in self._isolation.missing),
         )
 
-    def _settle(self, *, came_up: bool) -> None:
-        if not self._opened.done():
-            self._opened.set_result(came_up)
+    async def run(self, pool: Pool, access: Access) -> Trial:
+        """One trial. It runs to its end even when nobody waits for it any more."""
+        async with self._one_at_a_time:
+            return await asyncio.shield(self._tasks.create_task(self._try(pool, access), name=f"trial {access.value}"))
+
+    async def _try(self, pool: Pool, access: Access) -> Trial:
+        key = LeaseKey(*TRIAL, Generation(next(self._generations)))
+        running = self._running = _Running(key)
+        with self._folders() as folders, socket.create_server(("127.0.0.1", 0)) as listening:
+            try:
+                await pool.start(key, self._plan(access, folders), _grant(access, folders))
+            except StartFailed as error:
+                return Trial(access, failed=str(error))
+            await running.opened.wait()
+            view = (await pool.views()).get(TRIAL)
+            if view is None or running.gone.is_set():
+                return Trial(access, failed=running.why)
+            pool.give(key, RunTurn(TURN, Prompt(_text(self._targets(folders, listening.getsockname()[1])))))
+            await running.ended.wait()
+            pool.leave(key)
+            await running.gone.wait()
+        if not running.complete:
+            return Trial(access, view.layers, view.missing, tuple(running.ends), failed=running.why)
+        pool.reopen()
+        return Trial(access, view.layers, view.missing, tuple(running.ends))
+
+    def _plan(self, access: Access, folders: _Folders) -> WorkerPlan:
+        workers = self._workers()
+        return plan_for(
+            access=access,
+            network=NetworkMode.NONE,
+            mode=workers.isolation,
+            session_dir=folders.session,
+            workspace=folders.workspace,
+            media_dir=folders.media,
+            read=(),
+            write=(),
+            command=(),
+            home=self._home.path,
+            workers=workers,
+            uid=self._uid(),
+            layers=(),
+        )
+
+    def _uid(self) -> int | None:
+        return self._workers().uid_base - 1 if os.geteuid() == 0 else None  # no peer's
+
+    @contextlib.contextmanager
+    def _folders(self) -> Iterator[_Folders]:
+        """Where those of peers lie, with a file in the workspace and one of "another peer"."""
+        parents = (self._home.sessions, self._home.workspaces, self._home.media, self._home.workspaces)
+        made: list[Path] = []
+        try:
+            for parent in parents:
+                made.append(Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)))
+            folders = _Folders(*made)
+            for folder in (folders.workspace, folders.other):
+                (folder / "file").touch(mode=0o600)
+            uid = self._uid()
+            if uid is not None:
+                for path in (folders.session, folders.workspace, folders.workspace / "file", folders.media):
+                    os.chown(path, uid, uid)
+            yield folders
+        finally:
+            for folder in made:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _targets(self, folders: _Folders, tcp_port: int) -> Targets:
+        return Targets(
+            journal=str(self._home.journal),
+            other_file=str(folders.other / "file"),
+            workspace_file=str(folders.workspace / "file"),
+            home=str(self._home.path),
+            ctl_socket=str(self._home.ctl_socket),
+            pid=os.getpid(),
+            tcp_port=tcp_port,
+        )
+
+
+def _grant(access: Access, folders: _Folders) -> Grant:
+    return Grant(
+        session_dir=str(folders.session),
+        workspace=str(folders.workspace),
+        media_dir=str(folders.media),
+        session_id=None,
+        access=access,
+        agent=AgentSpec(PROBE_HOST),
+        contract="",
+        tools=(),
+        stop_grace_s=1.0,
+    )
+
+
+def _text(targets: Targets) -> str:
+    return msgspec.json.encode(targets).decode()

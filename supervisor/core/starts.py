@@ -2,18 +2,20 @@
 
 In come deaths before Ready and the clock; out comes a refusal or nothing. Such a death is a broken set-up, not a bad
 turn: starting again at once would only burn the machine. Three of one peer pause that peer; three different peers mean
-that the set-up of all is broken, and all starts stop until the operator, or a trial that succeeds, says otherwise.
+that the set-up of all is broken, and all starts stop until the operator, or a trial that succeeds, says otherwise. So a
+trial's worker may always start, and its death counts against nobody.
 """
 
 from collections import deque
 from dataclasses import dataclass
 
-from protocol.ids import PeerKey
+from protocol.ids import AccountId, PeerId, PeerKey
 
 WINDOW_S = 60.0
 PAUSE_S = 60.0
 DEATHS = 3
 PEERS = 3
+TRIAL = PeerKey(AccountId(""), PeerId("probe"))  # no account has an empty id
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Starts:
 
     def refusal(self, who: PeerKey, *, now: float) -> Refusal | None:
         """Why this peer's worker may not be started now; None: it may."""
+        if who == TRIAL:
+            return None
         if self.stopped:
             return Refusal(f"workers of {PEERS} peers died before they were ready", None)
         until = self._paused.get(who)
@@ -48,6 +52,8 @@ class Starts:
 
     def died(self, who: PeerKey, *, now: float) -> None:
         """A worker of this peer ended, or was ended, before Ready."""
+        if who == TRIAL:
+            return
         self._deaths.append((now, who))
         while self._deaths[0][0] <= now - self._window_s:
             self._deaths.popleft()
@@ -57,6 +63,10 @@ class Starts:
             self._paused[who] = now + self._pause_s
         for peer in [peer for peer, until in self._paused.items() if now >= until]:
             del self._paused[peer]
+
+    def paused(self, *, now: float) -> dict[PeerKey, float]:
+        """Peers whose workers may not be started now, and for how many seconds more."""
+        return {peer: until - now for peer, until in self._paused.items() if now < until}
 
     def reopen(self) -> None:
         """The operator has reloaded, or a trial worker came up: all that was held against anyone is forgotten."""

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from protocol.probe import PROBE_HOST
 from worker.hosts.base import AgentSession
 
 # name → module and class, as text, so that `echo` never pays for another host's library
@@ -9,6 +10,7 @@ HOSTS: dict[str, tuple[str, str]] = {
     "echo": ("worker.hosts.echo", "EchoSession"),
     "acp": ("worker.hosts.acp", "AcpSession"),
 }
+_TRIAL = ("worker.hosts.probe", "ProbeSession")  # granted to the supervisor's own throw-away worker; not a peer's
 
 
 def preload(host: str) -> None:
@@ -19,6 +21,6 @@ def preload(host: str) -> None:
 
 def make(host: str) -> AgentSession:
     """raises KeyError: no such host"""
-    module, name = HOSTS[host]
+    module, name = _TRIAL if host == PROBE_HOST else HOSTS[host]
     session: AgentSession = getattr(import_module(module), name)()
     return session

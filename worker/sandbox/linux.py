@@ -33,6 +33,8 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "waitid": (247, 95),
     "seccomp": (317, 277),
     "open_tree": (428, 428),
+    "ptrace": (101, 117),
+    "io_uring_setup": (425, 425),
     "move_mount": (429, 429),
     "pidfd_send_signal": (424, 424),
     "pidfd_open": (434, 434),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import AccountId, PeerId, PeerKey
-from supervisor.core.starts import Refusal, Starts
+from supervisor.core.starts import TRIAL, Refusal, Starts
 
 
 def peer(name: str) -> PeerKey:
@@ -72,3 +72,27 @@ def test_the_rule_holds_after_any_series_of_deaths_and_keeps_no_more_than_a_wind
             assert starts.stopped
         if not starts.stopped:
             assert (starts.refusal(peer(name), now=now) is not None) >= (recent.count(name) >= 3)
+
+
+def test_a_trial_may_always_start_and_its_deaths_count_against_nobody() -> None:
+    starts = Starts()
+    for name in ("x", "y", "z"):
+        starts.died(peer(name), now=0.0)
+    assert starts.stopped
+
+    assert starts.refusal(TRIAL, now=1.0) is None
+
+    starts.reopen()
+    for second in range(5):
+        starts.died(TRIAL, now=float(second))
+    assert starts.refusal(TRIAL, now=5.0) is None
+    assert starts.paused(now=5.0) == {}
+
+
+def test_who_is_paused_is_told_with_the_time_that_is_left() -> None:
+    starts = Starts()
+    for second in (0.0, 1.0, 2.0):
+        starts.died(peer("x"), now=second)
+
+    assert starts.paused(now=12.0) == {peer("x"): 50.0}
+    assert starts.paused(now=62.0) == {}

@@ -1,0 +1,91 @@
+"""The trial of a sandbox: what a throw-away worker attempts, and which layers a success would prove broken.
+
+A trial is a turn of PROBE_HOST. Its prompt is Targets as JSON; each attempt is answered by one Remarked, whose level is the
+attempt and whose text is how it ended: WORKED, or the name of the error that stopped it. The host is in no table that
+settings are checked against, so that no peer's worker can ever be one.
+"""
+
+import errno
+from enum import StrEnum
+
+import msgspec
+
+from protocol.spec import Layer
+
+PROBE_HOST = "probe"
+WORKED = "worked"
+
+
+class Attempt(StrEnum):
+    """The closed list, in the order in which they are made and shown."""
+
+    READ_JOURNAL = "read_journal"
+    READ_OTHER_PEER = "read_other_peer"
+    READ_WORKSPACE = "read_workspace"  # at chat
+    CHANGE_WORKSPACE = "change_workspace"  # below workspace
+    PLANT_FILE = "plant_file"
+    CHANGE_CODE = "change_code"
+    LIST_ROOT = "list_root"
+    SEE_SYSTEM = "see_system"
+    CONNECT_BRIDGE = "connect_bridge"
+    CONNECT_TCP = "connect_tcp"
+    OPEN_UDP = "open_udp"
+    SIGNAL_BRIDGE = "signal_bridge"
+    READ_ENVIRONMENT = "read_environment"
+    SEE_PROCESSES = "see_processes"
+    TRACE = "trace"
+    NEW_NAMESPACE = "new_namespace"
+    KERNEL_QUEUE = "kernel_queue"
+    BECOME_ROOT = "become_root"
+    KNOW_USERS = "know_users"
+    REGAIN_CAPABILITY = "regain_capability"
+    RAISE_LIMIT = "raise_limit"
+    INHERIT_VARIABLES = "inherit_variables"
+    INHERIT_FILES = "inherit_files"
+
+
+_FILES = (Layer.MOUNT_NS, Layer.LANDLOCK, Layer.OWN_UID)
+
+# Each of these layers alone is there to stop the attempt, so that a success proves every one of them broken.
+STOPPED_BY: dict[Attempt, tuple[Layer, ...]] = {
+    Attempt.READ_JOURNAL: _FILES,
+    Attempt.READ_OTHER_PEER: _FILES,
+    Attempt.READ_WORKSPACE: (Layer.MOUNT_NS, Layer.LANDLOCK),
+    Attempt.CHANGE_WORKSPACE: (Layer.MOUNT_NS, Layer.LANDLOCK),
+    Attempt.PLANT_FILE: _FILES,
+    Attempt.CHANGE_CODE: (Layer.MOUNT_NS, Layer.LANDLOCK),
+    Attempt.LIST_ROOT: (Layer.LANDLOCK,),
+    Attempt.SEE_SYSTEM: (Layer.MOUNT_NS,),
+    Attempt.CONNECT_BRIDGE: (Layer.SECCOMP,),
+    Attempt.CONNECT_TCP: (Layer.SECCOMP, Layer.NET_NS),
+    Attempt.OPEN_UDP: (Layer.SECCOMP,),
+    Attempt.SIGNAL_BRIDGE: (Layer.PID_NS, Layer.OWN_UID),
+    Attempt.READ_ENVIRONMENT: (Layer.PID_NS, Layer.OWN_UID, Layer.LANDLOCK),
+    Attempt.SEE_PROCESSES: (Layer.PID_NS,),
+    Attempt.TRACE: (Layer.SECCOMP,),
+    Attempt.NEW_NAMESPACE: (Layer.SECCOMP,),
+    Attempt.KERNEL_QUEUE: (Layer.SECCOMP,),
+    Attempt.BECOME_ROOT: (Layer.OWN_UID,),
+    Attempt.KNOW_USERS: (Layer.USER_NS,),
+    Attempt.REGAIN_CAPABILITY: (Layer.NO_NEW_PRIVS,),
+    Attempt.RAISE_LIMIT: (Layer.RLIMITS,),
+    Attempt.INHERIT_VARIABLES: (Layer.ENVIRONMENT,),
+    Attempt.INHERIT_FILES: (Layer.DESCRIPTORS,),
+}
+
+
+class Targets(msgspec.Struct, frozen=True):
+    """What there is to reach. Paths are the bridge's own names; pid is the supervisor's; tcp_port listens on loopback."""
+
+    journal: str
+    other_file: str
+    workspace_file: str  # in the worker's own workspace
+    home: str
+    ctl_socket: str
+    pid: int
+    tcp_port: int
+
+
+def ended(code: int) -> str:
+    """How an attempt ended, from its errno; 0 = it worked."""
+    return WORKED if code == 0 else errno.errorcode.get(code, str(code))
