@@ -161,14 +161,19 @@ class Bridge:
         odd = (*self._settings.warnings, *warnings, *found)
         for line in odd:
             log.warning("found_odd %s", line)
+        refused: list[BridgeError] = []
         try:
             async with contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as tasks:
                 await self._serve(journal, credentials, odd, started, tasks, closing)
                 raise _Over  # ends the group: its services run until then
         except* _Over:
             pass
+        except* BridgeError as group:  # a start that was refused: one line and an exit code, whatever wrapped it
+            refused += [error for error in group.exceptions if isinstance(error, BridgeError)]
         finally:
             await journal.close()
+        if refused:
+            raise refused[0]
         log.info("bridge_stopped")
         return EXIT_DONE
 
