@@ -12,7 +12,7 @@ from protocol.codec import Codec
 from protocol.content import Access
 
 LAYER_FAILED = 70  # a worker's exit code: a required layer could not be had; its Leaving names it
-LAST_WORD_SAID = 0  # a nanny's exit code: its WorkerExited or FormBroken was heard
+LAST_WORD_SAID = 0  # a nanny's exit code: its last word (FromNanny) was heard
 
 
 class Layer(StrEnum):

@@ -183,6 +183,22 @@ class FormBroken(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class Limit(StrEnum):
+    """What a worker's tree may take only so much of."""
+
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    CPU = "cpu"
+    DISK = "disk"
+
+
+class LimitPassed(msgspec.Struct, frozen=True, tag=True):
+    """Nanny: the tree took more than its limit; it has been killed. detail: how much of how much."""
+
+    limit: Limit
+    detail: str
+
+
 FromWorker = (
     Ready
     | SessionOpened
@@ -198,5 +214,5 @@ FromWorker = (
     | TurnEnded
     | Leaving
 )
-FromNanny = WorkerExited | FormBroken
+FromNanny = WorkerExited | FormBroken | LimitPassed
 ToSupervisor = FromWorker | FromNanny

@@ -6,6 +6,7 @@ In come access level, network, folders, settings, and the layers that a probe wo
 
 import os
 import shutil
+import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -142,8 +143,10 @@ def plan_for(
 def limit_kinds(layers: Iterable[Layer], network: NetworkMode) -> dict[str, str]:
     """How each limit of a worker is held, as `status` shows it: capped by the kernel, or watched and killed after."""
     has = frozenset(layers)
-    in_a_cgroup = "capped" if Layer.CGROUP in has else "watched"
-    own_count = Layer.OWN_UID in has or (Layer.USER_NS in has and os.geteuid() != 0)
+    watched = "watched" if sys.platform == "linux" else "open"  # a nanny sees its tree in /proc
+    in_a_cgroup = "capped" if Layer.CGROUP in has else watched
+    # RLIMIT_NPROC counts all of a user's processes, and is set only where that user is the worker alone.
+    own_count = Layer.RLIMITS in has and (Layer.OWN_UID in has or (Layer.USER_NS in has and os.geteuid() != 0))
     return {
         "memory": in_a_cgroup,
         "processes": "capped" if own_count else in_a_cgroup,

@@ -111,6 +111,14 @@ def timed_out() -> Notice:
     )
 
 
+def took_too_much() -> Notice:
+    return Notice(
+        "took_too_much",
+        "这件事占用的电脑资源太多，先停了。可以拆小一点再发。",
+        "That took too much of this computer and was stopped. Try again with a smaller step.",
+    )
+
+
 def cut_off() -> Notice:
     return Notice(
         "cut_off",

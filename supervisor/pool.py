@@ -11,7 +11,6 @@ kernel says of that process before it hands the Grant over.
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,9 @@ from protocol.to_supervisor import (
     DialogGone,
     FileOffered,
     FormBroken,
+    FromNanny,
     Leaving,
+    LimitPassed,
     OpenFailed,
     PieceMade,
     Ready,
@@ -54,6 +55,7 @@ from supervisor.core.lease import (
     Word,
 )
 from supervisor.core.starts import Starts
+from supervisor.isolation import limit_kinds
 from supervisor.launcher import Launched, Launcher
 from supervisor.launcher import StartFailed as StartFailed
 from supervisor.launcher import Zygote as Zygote
@@ -81,7 +83,7 @@ class WorkerView:
     """One worker, as `status` shows it.
 
     pid         the worker's; its nanny's until it is known
-    limits      what holds it, by name: see limits_of
+    limits      what holds it, by name: see isolation.limit_kinds
     rss_bytes   resident, of the whole tree; a page that several processes share is counted in each
     """
 
@@ -246,7 +248,7 @@ class Pool:
                 nanny_pid=pid,
                 layers=one.layers,
                 missing=one.missing,
-                limits=limits_of(one.plan, frozenset(one.layers)),
+                limits=limit_kinds(one.layers, one.plan.network),
                 idle_s=0.0 if one.lease.state is LeaseState.BUSY else now - one.idle_since,
                 rss_bytes=size,
             )
@@ -275,7 +277,7 @@ class Pool:
         held = self._held.get(key)
         if held is None:
             return
-        if isinstance(message, (WorkerExited, FormBroken)):
+        if isinstance(message, (WorkerExited, FormBroken, LimitPassed)):
             self._hear_last(held, message)
             return
         if isinstance(message, ProtocolViolation):
@@ -312,13 +314,16 @@ class Pool:
             case _:
                 pass  # a Pulse; the lease has noted it
 
-    def _hear_last(self, held: _Held, message: WorkerExited | FormBroken) -> None:
+    def _hear_last(self, held: _Held, message: FromNanny) -> None:
         """The nanny's own words: heard in every state, for they say why the tree is gone. It waits until we have heard."""
-        if isinstance(message, WorkerExited):
-            held.code = message.code
-        else:
-            self.violations += held.why is None
-            self._note(held, GoneWhy.VIOLATION, message.reason)
+        match message:
+            case WorkerExited(code=code):
+                held.code = code
+            case LimitPassed(limit=limit, detail=detail):
+                self._note(held, GoneWhy.LIMIT, f"{limit.value} {detail}")
+            case FormBroken(reason=reason):
+                self.violations += held.why is None
+                self._note(held, GoneWhy.VIOLATION, reason)
         if held.nanny is not None:
             held.nanny.kill()
 
@@ -455,20 +460,6 @@ def untrue_layers(status: dict[str, str] | None, claimed: frozenset[Layer], *, u
         Layer.OWN_UID: set(status.get("Uid", "").split()) != {str(uid)},
     }
     return frozenset(layer for layer, is_untrue in contradicted.items() if is_untrue) & claimed
-
-
-def limits_of(plan: WorkerPlan, layers: frozenset[Layer]) -> dict[str, str]:
-    """capped: held by the kernel for the whole tree. per process, per file: rlimits, which a tree can multiply."""
-    has_rlimits = Layer.RLIMITS in layers
-    # RLIMIT_NPROC counts all of a user's processes, and is set only where that user is the worker alone.
-    counted = has_rlimits and (Layer.OWN_UID in layers or (Layer.USER_NS in layers and os.geteuid() != 0))
-    return {
-        "memory": "per process" if has_rlimits else "open",
-        "processes": "capped" if counted else "open",
-        "cpu": "per process" if has_rlimits else "open",
-        "disk": "per file" if has_rlimits else "open",
-        "network": plan.network.value,
-    }
 
 
 def _proc_status(pid: int | None) -> dict[str, str] | None:

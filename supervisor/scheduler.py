@@ -355,6 +355,8 @@ def notice_of(line: Line, *, still_waiting: int = 0) -> notices.Notice:
             return notices.broke_off()
         case Line.TIMED_OUT:
             return notices.timed_out()
+        case Line.TOOK_TOO_MUCH:
+            return notices.took_too_much()
         case Line.DECLINED:
             return notices.declined()
         case Line.LIMITED:

@@ -16,6 +16,7 @@ from protocol.to_supervisor import (
     FileOffered,
     FormBroken,
     Leaving,
+    LimitPassed,
     OpenedHow,
     OpenFailed,
     PieceMade,
@@ -40,7 +41,7 @@ class LeaseState(StrEnum):
     GONE = "gone"
 
 
-_ALWAYS: frozenset[type[ToSupervisor]] = frozenset({Leaving, WorkerExited, FormBroken})
+_ALWAYS: frozenset[type[ToSupervisor]] = frozenset({Leaving, WorkerExited, FormBroken, LimitPassed})
 _TURN: frozenset[type[ToSupervisor]] = frozenset(
     {Pulse, PieceMade, ToolUsed, Asked, DialogGone, FileOffered, UsageSeen, Remarked, TurnEnded}
 )
@@ -81,6 +82,7 @@ class GoneWhy(StrEnum):
     CRASHED = "crashed"  # after Ready, by itself
     HUNG = "hung"
     VIOLATION = "violation"
+    LIMIT = "limit"  # its tree took more than it may; the detail begins with the limit's name
     START_FAILED = "start_failed"  # dead or silent before Ready
     LAYER_MISSING = "layer_missing"  # a required layer was not achieved
     OPEN_FAILED = "open_failed"  # the agent program did not open

@@ -196,6 +196,7 @@ class Line(StrEnum):
     FAILED = "failed"
     BROKE_OFF = "broke_off"
     TIMED_OUT = "timed_out"
+    TOOK_TOO_MUCH = "took_too_much"
     DECLINED = "declined"
     LIMITED = "limited"
     NOT_STARTED = "not_started"
@@ -483,7 +484,8 @@ class Scheduler:
         turn, starting = peer.turn, peer.phase is Phase.STARTING
         peer.phase, peer.turn, peer.leave_after = Phase.NONE, None, False
         if turn is not None and not turn.closed:
-            line = Line.BROKE_OFF if had_text else Line.FAILED
+            without = Line.TOOK_TOO_MUCH if why is GoneWhy.LIMIT else Line.FAILED
+            line = Line.BROKE_OFF if had_text else without
             effects.append(Close(peer.who, turn.row, MessageState.FAILED, line, keep_text=True))
         if peer.slot:
             peer.slot = False

@@ -139,6 +139,7 @@ def test_a_limit_without_a_cgroup_is_called_watched() -> None:
     }
     assert limit_kinds({*WITH_OWN_UID, Layer.CGROUP}, NetworkMode.NONE)["memory"] == "capped"
     assert limit_kinds(ALWAYS, NetworkMode.NONE)["processes"] == "watched"
+    assert limit_kinds({*WITH_OWN_UID} - {Layer.RLIMITS}, NetworkMode.NONE)["processes"] == "watched"
 
 
 def program(path: Path, first_line: str = "") -> Path:

@@ -26,6 +26,7 @@ ONE_LINERS: list[Notice] = [
     notices.failed(),
     notices.broke_off(),
     notices.timed_out(),
+    notices.took_too_much(),
     notices.cut_off(),
     notices.limited(),
     notices.declined(),

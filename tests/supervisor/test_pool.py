@@ -12,13 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protocol.content import Access
 from protocol.ids import DialogId, LeaseKey, TurnId
 from protocol.spec import Layer, NannyKeys
 from protocol.to_supervisor import PieceMade, TurnEnded
 from protocol.to_worker import AnswerDialog, Typed
 from supervisor.core.lease import Gone, GoneWhy, LeaseState, Limits, Said
-from supervisor.pool import StartFailed, StartRefused, limits_of, untrue_layers
+from supervisor.pool import StartFailed, StartRefused, untrue_layers
 from tests.fakes import workers
 from tests.fakes.workers import BARE, WALLED, alive, below, bench, in_a_loop, key, until
 
@@ -567,12 +566,3 @@ def test_claims_that_the_kernel_confirms_stand() -> None:
 def test_a_claim_that_the_kernel_contradicts_falls(change: dict[str, str], layer: Layer) -> None:
     assert untrue_layers(TRUE | change, CLAIMED, uid=7) == {layer}
     assert untrue_layers(TRUE | change, CLAIMED - {layer}, uid=7) == frozenset()
-
-
-def test_limits_are_named_by_what_holds_them(tmp_path: Path) -> None:
-    plan = workers.plan(tmp_path)
-
-    assert plan.access is Access.WORKSPACE
-    assert limits_of(plan, frozenset())["memory"] == "open"
-    assert limits_of(plan, frozenset({Layer.RLIMITS}))["processes"] == "open"
-    assert limits_of(plan, frozenset({Layer.RLIMITS, Layer.OWN_UID}))["processes"] == "capped"

@@ -12,6 +12,7 @@ import platform
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 LINUX = sys.platform == "linux"
 
@@ -32,9 +33,9 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "capset": (126, 91),
     "waitid": (247, 95),
     "seccomp": (317, 277),
-    "open_tree": (428, 428),
     "ptrace": (101, 117),
     "io_uring_setup": (425, 425),
+    "open_tree": (428, 428),
     "move_mount": (429, 429),
     "pidfd_send_signal": (424, 424),
     "pidfd_open": (434, 434),
@@ -139,6 +140,64 @@ def descendants(pid: int) -> Iterator[int]:
         yield from descendants(child)
 
 
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What /proc tells of a process to everybody.
+
+    started    clock ticks since boot
+    own_bytes  resident and swapped, without pages of files; pages shared with a fork are in both
+    cpu_s      its own and that of children it has waited for
+    """
+
+    started: int
+    session: int
+    tasks: int
+    own_bytes: int
+    cpu_s: float
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def process(pid: int) -> Process | None:
+    """None when it has ended, as a zombie too."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read().rpartition(b")")[2].split()  # behind the name, in which anything may stand
+        if stat[0] in b"ZX":
+            return None
+        return Process(
+            started=int(stat[19]),
+            session=int(stat[3]),
+            tasks=int(stat[17]),
+            own_bytes=_kib_of(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:")) * 1024,
+            cpu_s=sum(map(int, stat[11:15])) / _TICKS,
+        )
+    except OSError:
+        return None
+
+
+def weight_bytes(pid: int) -> int:
+    """What it takes of memory, a shared page counted in parts; own_bytes where the kernel does not tell us that."""
+    try:
+        return _kib_of(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")) * 1024
+    except OSError:
+        found = process(pid)
+        return 0 if found is None else found.own_bytes
+
+
+def _kib_of(path: str, names: tuple[bytes, ...]) -> int:
+    """The sum of these lines. raises OSError"""
+    with open(path, "rb") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith(names))
+
+
+def demote_session(pid: int) -> None:
+    """Niceness 19 for the whole session of pid, as the scheduler sees sessions. raises OSError: EAGAIN, try later"""
+    with open(f"/proc/{pid}/autogroup", "w", encoding="ascii") as file:
+        file.write("19")
+
+
 # --- namespaces and mounts ------------------------------------------------------------------------------------
 
 CLONE_NEWNS = 0x00020000
@@ -217,13 +276,14 @@ def capset(effective: int, permitted: int, inheritable: int) -> None:
     syscall(number("capset"), _CapHeader(_CAPABILITY_VERSION_3, 0), data)
 
 
+CAP_DAC_OVERRIDE = 1 << 1
 CAP_KILL = 1 << 5
 
 
 def drop_capabilities(keep: int = 0) -> None:
     """No capability left but those of the mask, and none to be had again by exec.
 
-    keep    capabilities to stay effective; a nanny whose worker has a uid of its own needs CAP_KILL
+    keep    capabilities to stay effective; what a nanny needs whose worker has a uid of its own: namespaces.py
     raises  OSError when even lowering is refused
     """
     # Bounding set first: dropping from it needs CAP_SETPCAP.

@@ -33,7 +33,9 @@ from worker.sandbox.plan import (
     takes_own_uid,
 )
 
-_CAP_KILL = 1 << 5
+# Of a nanny whose worker has a uid of its own: to kill its tree, and to write to its sessions' files in /proc. A process
+# of uid 0 may write to root's files in any case, so that the second one opens nothing that matters.
+_KEPT = linux.CAP_KILL | linux.CAP_DAC_OVERRIDE
 
 
 def enter_nanny(plan: WorkerPlan, facts: Facts) -> frozenset[Layer]:
@@ -61,8 +63,8 @@ def enter_nanny(plan: WorkerPlan, facts: Facts) -> frozenset[Layer]:
 
 
 def leave_nanny(plan: WorkerPlan, facts: Facts) -> None:
-    """After the fork: the nanny gives up its capabilities, but for killing a worker of another uid. raises OSError"""
-    linux.drop_capabilities(keep=_CAP_KILL if takes_own_uid(plan, facts) else 0)
+    """After the fork: the nanny gives up its capabilities, but for _KEPT where the worker has another uid. raises OSError"""
+    linux.drop_capabilities(keep=_KEPT if takes_own_uid(plan, facts) else 0)
     linux.set_dumpable(0)
 
 

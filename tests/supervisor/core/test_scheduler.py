@@ -478,3 +478,14 @@ class SchedulerWorld(RuleBasedStateMachine):
 
 SchedulerWorld.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestSchedulerWorld = SchedulerWorld.TestCase
+
+
+@pytest.mark.parametrize(("had_text", "line"), [(False, Line.TOOK_TOO_MUCH), (True, Line.BROKE_OFF)])
+def test_a_turn_that_took_too_much_of_the_machine_fails_with_a_line_of_its_own(had_text: bool, line: Line) -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    scheduler.step(Queued(A, 1), 0.0)
+    scheduler.step(WorkerOpened(A, G1), 0.1)
+
+    effects = scheduler.step(WorkerGone(A, G1, GoneWhy.LIMIT, had_text), 1.0)
+
+    assert Close(A, 1, MessageState.FAILED, line, keep_text=True) in effects

@@ -76,7 +76,7 @@ def test_a_nanny_keeps_no_capability_and_shows_nothing_of_itself() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to keep")
-def test_a_nanny_of_root_keeps_the_right_to_kill_and_no_other() -> None:
+def test_a_nanny_of_root_keeps_what_its_tree_needs_and_no_other_right() -> None:
     plan = msgspec.structs.replace(PLAN, wanted=(Layer.OWN_UID,), uid=PEER_UID, gid=PEER_UID)
 
     def body() -> list[str]:
@@ -84,7 +84,7 @@ def test_a_nanny_of_root_keeps_the_right_to_kill_and_no_other() -> None:
         with open("/proc/self/status") as file:
             return [line.split()[1] for line in file if line.startswith(("CapEff", "CapPrm"))]
 
-    assert outside(body).value == ["0" * 14 + "20"] * 2
+    assert outside(body).value == ["0" * 14 + "22"] * 2  # CAP_KILL and CAP_DAC_OVERRIDE
 
 
 def test_a_network_namespace_is_empty_and_its_loopback_is_up() -> None:
