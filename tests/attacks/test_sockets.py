@@ -110,7 +110,7 @@ def test_a_worker_without_a_model_opens_no_socket_at_all(stage: Stage, name: str
     assert outside(opening(name)).code != errno.EACCES
 
 
-@pytest.mark.parametrize("name", set(FAMILIES) - {"tcp"})
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"tcp"}))
 def test_gateway_mode_opens_plain_tcp_and_nothing_else(stage: Stage, name: str) -> None:
     plan = stage.plan(network=NetworkMode.GATEWAY, also=(Layer.NET_NS,), gateway_port=4711)
     if not (stage.has(Layer.USER_NS) or stage.has(Layer.OWN_UID)):
