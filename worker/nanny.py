@@ -4,7 +4,8 @@ In come two descriptors: the life socket, whose end (or a supervisor's death) me
 It holds no key while it forks: part two of the spec is read afterwards, so that the worker's memory has none.
 
 Size, rate and form of what the worker says are enforced here: a frame's length before it is read, its type by decoding
-it as FromWorker, its rate by not reading on. The bytes are then passed on as they came. One plain poll loop, no asyncio:
+it as FromWorker, its rate by not reading on. The bytes are then passed on as they came. What the tree takes of the
+machine is watched here too (watch.py). One plain poll loop, no asyncio:
 there is a nanny for every worker, and it has to be small.
 """
 
@@ -20,13 +21,25 @@ from dataclasses import dataclass
 
 import zmq
 
-from protocol.codec import FRAME_BYTES, HEADER, Unframer, encode, frame, from_worker
+from protocol.codec import FRAME_BYTES, HEADER, Unframer, encode, frame, from_worker, to_worker
 from protocol.errors import ProtocolViolation
-from protocol.spec import LAST_WORD_SAID, NannyKeys, WorkerPlan, nanny_keys, worker_plan
-from protocol.to_supervisor import PIECE_BYTES, FormBroken, FromNanny, OpenFailed, PieceMade, TurnEnded, WorkerExited
+from protocol.spec import LAST_WORD_SAID, NannyKeys, WorkerLimits, WorkerPlan, nanny_keys, worker_plan
+from protocol.to_supervisor import (
+    PIECE_BYTES,
+    FormBroken,
+    FromNanny,
+    FromWorker,
+    LimitPassed,
+    OpenFailed,
+    PieceMade,
+    TurnEnded,
+    WorkerExited,
+)
+from protocol.to_worker import RunTurn
 from worker import entry, turn
 from worker.sandbox import linux, namespaces
 from worker.sandbox.facts import facts
+from worker.watch import TreeWatch
 
 BYTES_PER_S, BYTES_BURST = 1024 * 1024, 4 * 1024 * 1024
 FRAMES_PER_S, FRAMES_BURST = 1000.0, 2000.0  # measured: two such floods cost 5 % of a core, a warm turn takes three frames
@@ -51,7 +64,7 @@ def main(life_fd: int, spec_fd: int, serve: entry.Serve = turn.serve) -> None:
             namespaces.leave_nanny(plan, facts())
         keys = nanny_keys.decode(_read_part(spec_fd))
         os.close(spec_fd)
-        said = _relay(life, link, worker, keys)
+        said = _relay(life, link, worker, keys, plan.limits)
     except EOFError:  # the supervisor has changed its mind, or is dead
         kill_tree()
         said = False
@@ -158,15 +171,16 @@ class Bucket:
         return 0.0 if level > 0 else (1 - level) / self._rate
 
 
-def check(payload: bytes) -> None:
+def check(payload: bytes) -> FromWorker:
     """raises ProtocolViolation unless this is something a worker may say, in a size that it may have"""
-    match from_worker.decode(payload):
+    message = from_worker.decode(payload)
+    match message:
         case PieceMade(text=text) if len(text.encode()) > PIECE_BYTES:
             raise ProtocolViolation("a piece over its size")
         case TurnEnded(detail=detail) | OpenFailed(detail=detail) if len(detail.encode()) > DETAIL_BYTES:
             raise ProtocolViolation("a detail over its size")
         case _:
-            pass
+            return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +191,7 @@ class _Killed:
 _Ending = FromNanny | _Killed
 
 
-def _relay(life: socket.socket, link: socket.socket, worker: int, keys: NannyKeys) -> bool:
+def _relay(life: socket.socket, link: socket.socket, worker: int, keys: NannyKeys, limits: WorkerLimits) -> bool:
     """Until worker or supervisor ends; then nothing of the tree is left. True: the last word was heard."""
     # The handler does nothing: the byte in the pipe wakes the poll. Python needs a handler for that.
     woken, waking = socket.socketpair()
@@ -188,7 +202,7 @@ def _relay(life: socket.socket, link: socket.socket, worker: int, keys: NannyKey
 
     context = zmq.Context()
     bus = _connect(context, keys)
-    relay = _Relay(life, link, woken, bus, worker)
+    relay = _Relay(life, link, woken, bus, worker, limits)
     ending = relay.run()
     kill_tree()
     heard = False
@@ -198,7 +212,7 @@ def _relay(life: socket.socket, link: socket.socket, worker: int, keys: NannyKey
         case WorkerExited():
             relay.drain()
             heard = relay.say_last(ending)
-        case FormBroken():
+        case FormBroken() | LimitPassed():
             heard = relay.say_last(ending)
     bus.close(linger=0)
     context.term()
@@ -233,12 +247,14 @@ class _Relay:
         woken: socket.socket,
         bus: "zmq.Socket[bytes]",
         worker: int,
+        limits: WorkerLimits,
     ) -> None:
         self._life = life
         self._link = link
         self._woken = woken
         self._bus = bus
         self._worker = worker
+        self._watch = TreeWatch(worker, limits)
         self._unframer = Unframer()
         self._up: deque[bytes] = deque()
         self._down = bytearray()
@@ -255,7 +271,7 @@ class _Relay:
             return ended
         while True:
             timeout_s = self._arm(poller)
-            ready = dict(poller.poll(None if timeout_s is None else int(timeout_s * 1000) + 1))
+            ready = dict(poller.poll(int(timeout_s * 1000) + 1))
             if self._life.fileno() in ready:
                 return _Killed()
             try:
@@ -269,6 +285,8 @@ class _Relay:
                     return ended
             if self._closed_at is not None and time.monotonic() >= self._closed_at + EXIT_S:
                 return FormBroken("the worker closed its link and went on")
+            if self._watch.wait_s() == 0.0 and (overrun := self._watch.look()) is not None:
+                return LimitPassed(overrun.limit, overrun.detail)
 
     def drain(self) -> None:
         """Read what the worker said before it ended; its tree is gone, so no more can come. Its own doing if that breaks."""
@@ -294,16 +312,19 @@ class _Relay:
             self._send_up()
         return False
 
-    def _arm(self, poller: zmq.Poller) -> float | None:
+    def _arm(self, poller: zmq.Poller) -> float:
         """Register what we want to hear of now. Returns how long to wait at most."""
         now = time.monotonic()
         pause_s = max(self._bytes.wait_s(now=now), self._frames.wait_s(now=now))
         reads_link = not self._up and pause_s == 0.0 and self._closed_at is None
         poller.register(self._link, (zmq.POLLIN if reads_link else 0) | (zmq.POLLOUT if self._down else 0))
         poller.register(self._bus, (0 if self._down else zmq.POLLIN) | (zmq.POLLOUT if self._up else 0))
+        waits = [self._watch.wait_s()]
         if self._closed_at is not None:
-            return max(0.0, self._closed_at + EXIT_S - now)
-        return pause_s if pause_s > 0.0 and not self._up else None
+            waits.append(max(0.0, self._closed_at + EXIT_S - now))
+        elif pause_s > 0.0 and not self._up:
+            waits.append(pause_s)
+        return min(waits)
 
     def _carry(self, ready: dict[object, int]) -> None:
         """raises ProtocolViolation"""
@@ -333,7 +354,8 @@ class _Relay:
     def _take(self, data: bytes) -> None:
         payloads = self._unframer.feed(data)
         for payload in payloads:
-            check(payload)
+            if isinstance(check(payload), TurnEnded):
+                self._watch.turn_ended()
         now = time.monotonic()
         self._bytes.take(len(data), now=now)
         self._frames.take(len(payloads), now=now)
@@ -353,6 +375,8 @@ class _Relay:
         except zmq.Again:
             return
         if len(parts) == 1:
+            if isinstance(to_worker.decode(parts[0]), RunTurn):
+                self._watch.turn_began()
             self._down += frame(parts[0])
 
     def _send_down(self) -> None:
