@@ -42,7 +42,7 @@ from worker.sandbox.facts import facts
 from worker.watch import TreeWatch
 
 BYTES_PER_S, BYTES_BURST = 1024 * 1024, 4 * 1024 * 1024
-FRAMES_PER_S, FRAMES_BURST = 1000.0, 2000.0  # measured: two such floods cost 5 % of a core, a warm turn takes three frames
+FRAMES_PER_S, FRAMES_BURST = 1000.0, 2000.0  # a warm turn takes three; a flood at this rate costs us 4 % of a core
 DETAIL_BYTES = 2 * 1024
 READ_BYTES = 64 * 1024
 BUS_FRAMES = 16  # most messages that wait in ZeroMQ, either way
