@@ -157,11 +157,15 @@ class Accounts:
     async def open_stored(self) -> None:
         """At start: every account with credentials and a row in the journal, each as it was left."""
         records = {record.account: record for record in await self._journal.do(Store.accounts)}
-        for credentials in self._credentials.all():
+        for stored in self._credentials.all():
+            credentials = stored.credentials
             record = records.get(credentials.account)
             if record is None:
-                log.warning("credentials_unknown account=%s: not in the journal; sign in again", credentials.bot_id)
-                continue
+                # The journal was lost or set aside. The login is as good as before, and nobody else can go on with it.
+                log.warning("account_restored account=%s: it was not in the journal", credentials.bot_id)
+                record = await self._journal.do(
+                    Store.sign_in, credentials.account, credentials.bot_id, stored.name, stored.role, stored.saved_at
+                )
             account = _Account(record, credentials)
             self._accounts[record.account] = account
             if record.paused:
@@ -333,7 +337,7 @@ class Accounts:
             await self._stop_polling(known)
         wall = self._clock.wall()
         record = await self._journal.do(Store.sign_in, credentials.account, credentials.bot_id, name, role, wall)
-        self._credentials.put(credentials, wall)
+        self._credentials.put(credentials, wall, name=record.name, role=record.role)
         if known is not None:
             await self._close_channel(known)
             known.record, known.credentials, known.revived_at = record, credentials, None

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from protocol.content import Role
 from protocol.errors import BridgeError
 from protocol.ids import AccountId
 from supervisor.channels.base import Credentials
@@ -26,15 +27,19 @@ class CredentialsUnwritable(BridgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class StoredAccount:
+    """name and role stand in the journal too: here they are for the day on which the journal is lost."""
+
     credentials: Credentials
     saved_at: float
+    name: str
+    role: Role
 
 
 class CredentialsFile:
     """All stored accounts. Tokens leave it only inside Credentials, whose repr hides them."""
 
-    def __init__(self, path: Path, stored: Mapping[AccountId, _Stored]) -> None:
+    def __init__(self, path: Path, stored: Mapping[AccountId, StoredAccount]) -> None:
         self._path = path
         self._stored = dict(stored)
 
@@ -62,18 +67,18 @@ class CredentialsFile:
             stored = {}
         return cls(path, stored), tuple(warnings)
 
-    def all(self) -> tuple[Credentials, ...]:
-        return tuple(one.credentials for one in self._stored.values())
+    def all(self) -> tuple[StoredAccount, ...]:
+        return tuple(self._stored.values())
 
-    def put(self, credentials: Credentials, at: float) -> None:
+    def put(self, credentials: Credentials, at: float, *, name: str, role: Role) -> None:
         """Store or renew one account. raises CredentialsUnwritable"""
-        self._write({**self._stored, credentials.account: _Stored(credentials, at)})
+        self._write({**self._stored, credentials.account: StoredAccount(credentials, at, name, role)})
 
     def remove(self, account: AccountId) -> None:
         """raises CredentialsUnwritable"""
         self._write({key: value for key, value in self._stored.items() if key != account})
 
-    def _write(self, stored: Mapping[AccountId, _Stored]) -> None:
+    def _write(self, stored: Mapping[AccountId, StoredAccount]) -> None:
         accounts = [
             {
                 "account": one.credentials.account,
@@ -81,6 +86,8 @@ class CredentialsFile:
                 "token": one.credentials.token,
                 "base_url": one.credentials.base_url,
                 "saved_at": one.saved_at,
+                "name": one.name,
+                "role": one.role.value,
             }
             for one in stored.values()
         ]
@@ -106,7 +113,7 @@ class CredentialsFile:
         self._stored = dict(stored)
 
 
-def _parse(data: bytes) -> dict[AccountId, _Stored]:
+def _parse(data: bytes) -> dict[AccountId, StoredAccount]:
     document: Any = json.loads(data)
     stored = {}
     for one in document["accounts"]:
@@ -115,5 +122,7 @@ def _parse(data: bytes) -> dict[AccountId, _Stored]:
             raise ValueError("an account without one of its fields")
         account = AccountId(fields["account"])
         credentials = Credentials(account, fields["bot_id"], fields["token"], fields["base_url"])
-        stored[account] = _Stored(credentials, float(one.get("saved_at", 0.0)))
+        stored[account] = StoredAccount(
+            credentials, float(one.get("saved_at", 0.0)), str(one.get("name", "")), Role(one.get("role", Role.GUEST))
+        )
     return stored

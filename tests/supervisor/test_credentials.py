@@ -1,20 +1,28 @@
 """credentials.json on a real disk."""
 
+import json
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from protocol.content import Role
 from protocol.errors import BridgeError
 from protocol.ids import AccountId
 from supervisor.channels.base import Credentials
-from supervisor.credentials import CredentialsFile, CredentialsUnwritable
+from supervisor.credentials import CredentialsFile, CredentialsUnwritable, StoredAccount
 
 ALICE = Credentials(
     AccountId("alice@im.wechat"), "b1@im.bot", "b1@im.bot:060000SECRET", "https://ilinkai.weixin.qq.com"
 )
 BOB = Credentials(AccountId("bob@im.wechat"), "b2@im.bot", "b2@im.bot:060000OTHER", "https://ilinkai.weixin.qq.com")
+
+
+def put(file: CredentialsFile, credentials: Credentials) -> None:
+    file.put(credentials, 1.0, name="work", role=Role.OPERATOR)
 
 
 @pytest.fixture
@@ -24,13 +32,13 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_put_is_there_after_a_restart_and_what_is_removed_is_not(path: Path) -> None:
     file, _ = CredentialsFile.open(path)
-    file.put(ALICE, 1.0)
-    file.put(BOB, 2.0)
+    put(file, ALICE)
+    put(file, BOB)
     file.remove(ALICE.account)
 
     again, warnings = CredentialsFile.open(path)
 
-    assert again.all() == (BOB,)
+    assert again.all() == (StoredAccount(BOB, 1.0, "work", Role.OPERATOR),)
     assert warnings == ()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -55,12 +63,12 @@ def test_b006_a_damaged_file_is_set_aside_and_named_once(path: Path, data: bytes
 
 def test_a_file_open_to_others_is_closed_and_named(path: Path) -> None:
     file, _ = CredentialsFile.open(path)
-    file.put(ALICE, 1.0)
+    put(file, ALICE)
     path.chmod(0o644)
 
     again, warnings = CredentialsFile.open(path)
 
-    assert again.all() == (ALICE,)
+    assert [one.credentials for one in again.all()] == [ALICE]
     assert len(warnings) == 1
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -76,13 +84,47 @@ def test_a_file_of_somebody_else_is_refused_with_its_path(path: Path) -> None:
 
 def test_a_refused_write_keeps_the_old_accounts(path: Path) -> None:
     file, _ = CredentialsFile.open(path)
-    file.put(ALICE, 1.0)
+    put(file, ALICE)
     before = path.read_bytes()
     moved = path.parent.with_name("elsewhere")
     path.parent.rename(moved)
 
     with pytest.raises(CredentialsUnwritable):
-        file.put(BOB, 2.0)
+        put(file, BOB)
 
-    assert file.all() == (ALICE,)
+    assert [one.credentials for one in file.all()] == [ALICE]
     assert (moved / path.name).read_bytes() == before
+
+
+def test_an_entry_that_does_not_say_its_role_counts_as_a_guests(path: Path) -> None:
+    file, _ = CredentialsFile.open(path)
+    put(file, ALICE)
+    entries = json.loads(path.read_text())
+    del entries["accounts"][0]["role"]
+    path.write_text(json.dumps(entries))
+
+    again, _ = CredentialsFile.open(path)
+
+    assert [one.role for one in again.all()] == [Role.GUEST]
+
+
+def test_b006_many_writes_at_once_leave_a_file_that_parses_at_every_moment(path: Path) -> None:
+    """B-006: readers never see a half of it."""
+    file, _ = CredentialsFile.open(path)
+    put(file, ALICE)
+    over = threading.Event()
+
+    def read() -> int:
+        reads = 0
+        while not over.is_set():
+            reads += len(json.loads(path.read_bytes())["accounts"]) == 1
+        return reads
+
+    with ThreadPoolExecutor() as threads:
+        reading = [threads.submit(read) for _ in range(3)]
+        for _ in range(300):
+            put(file, ALICE)
+        over.set()
+
+    assert all(one.result() > 0 for one in reading)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
