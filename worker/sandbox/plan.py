@@ -123,7 +123,8 @@ def folders(plan: WorkerPlan, facts: Facts) -> tuple[Rule, ...]:
     rights: dict[str, Right] = {}
 
     def give(paths: Iterable[str], right: Right) -> None:
-        for path in paths:
+        for named in paths:
+            path = _past_links(named, facts)
             rights[path] = rights.get(path, Right(0)) | right
 
     runs = Right.EXECUTE if plan.access in (Access.WORKSPACE, Access.FULL) else Right(0)
@@ -145,6 +146,14 @@ def folders(plan: WorkerPlan, facts: Facts) -> tuple[Rule, ...]:
         give([plan.workspace], Right.READ | Right.WRITE | runs)
     give([plan.session_dir], Right.READ | Right.WRITE | runs)
     return tuple(Rule(path, rights[path]) for path in sorted(rights, key=lambda path: (path.count("/"), path)))
+
+
+def _past_links(path: str, facts: Facts) -> str:
+    """A path below one of the system's links (/bin/sh), as it is without it: nothing can be mounted over a link."""
+    for link, target in facts.links:
+        if path == link or is_below(path, link):
+            return f"/{target}{path[len(link) :]}"
+    return path
 
 
 def binds(plan: WorkerPlan, facts: Facts) -> tuple[Rule, ...]:

@@ -64,6 +64,17 @@ def rights(plan: WorkerPlan) -> dict[str, Right]:
     return {rule.path: rule.rights for rule in folders(plan, FACTS)}
 
 
+def test_what_lies_below_one_of_the_systems_links_is_shown_where_the_link_leads() -> None:
+    """A script that begins with #!/bin/sh names /bin, over which nothing can be mounted."""
+    plan = msgspec.structs.replace(PLAN, read=("/bin",), execute=("/bin/sh", "/usr/bin/dash"))
+
+    paths = {rule.path for rule in folders(plan, FACTS)}
+
+    assert {"/usr/bin", "/usr/bin/sh", "/usr/bin/dash"} <= paths
+    assert not any(path.startswith("/bin") for path in paths)
+    assert not any(is_below(rule.path, "/usr") for rule in binds(plan, FACTS)), "/usr shows them already"
+
+
 def test_every_layer_has_its_place() -> None:
     assert sorted((*ORDER, *NANNY_LAYERS)) == sorted(Layer)
     assert ORDER.index(Layer.MOUNT_NS) < ORDER.index(Layer.OWN_UID) < ORDER.index(Layer.NO_NEW_PRIVS)
