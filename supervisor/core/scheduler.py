@@ -300,6 +300,7 @@ class _Turn:
     began: float
     asking: bool = False
     closed: bool = False  # has its outcome; the worker has yet to end it
+    timed_out: bool = False  # told to end; has its outcome once it is known what it said until then
     hint_at: float | None = None  # stands while a dialog is open
     hint_left_s: float = 0.0
     timeout_at: float = 0.0
@@ -343,7 +344,7 @@ class Scheduler:
         if peer is None:
             return PeerState.IDLE
         if peer.turn is not None:
-            if peer.turn.closed:
+            if peer.turn.closed or peer.turn.timed_out:
                 return PeerState.STOPPING
             return PeerState.ASKING if peer.turn.asking else PeerState.RUNNING
         if peer.slot:
@@ -460,7 +461,7 @@ class Scheduler:
             if peer.turn is not None:
                 if peer.turn.hint_at is not None:
                     times.append(peer.turn.hint_at)
-                if not peer.turn.closed:
+                if not peer.turn.closed and not peer.turn.timed_out:
                     times.append(peer.turn.timeout_at)
         return min(times, default=None)
 
@@ -485,7 +486,7 @@ class Scheduler:
         peer.phase, peer.turn, peer.leave_after = Phase.NONE, None, False
         if turn is not None and not turn.closed:
             without = Line.TOOK_TOO_MUCH if why is GoneWhy.LIMIT else Line.FAILED
-            line = Line.BROKE_OFF if had_text else without
+            line = Line.TIMED_OUT if turn.timed_out else Line.BROKE_OFF if had_text else without
             effects.append(Close(peer.who, turn.row, MessageState.FAILED, line, keep_text=True))
         if peer.slot:
             peer.slot = False
@@ -523,6 +524,8 @@ class Scheduler:
             TurnOutcome.LIMIT: (MessageState.LIMITED, Line.LIMITED),
             TurnOutcome.FAILED: (MessageState.FAILED, Line.BROKE_OFF if had_text else Line.FAILED),
         }[outcome]
+        if turn.timed_out and outcome in (TurnOutcome.ABORTED, TurnOutcome.FAILED):
+            state, line = MessageState.FAILED, Line.TIMED_OUT
         return Close(peer.who, turn.row, state, line, keep_text=True, still_waiting=len(peer.waiting))
 
     def _dialog(self, peer: _Peer, now: float, *, opened: bool) -> None:
@@ -588,8 +591,10 @@ class Scheduler:
                 if turn.hint_at is not None and now >= turn.hint_at:
                     turn.hint_at = None
                     effects.append(Tell(peer.who, Line.STOP_HINT))
-                if not turn.closed and now >= turn.timeout_at:
-                    self._end_turn(peer, MessageState.FAILED, Line.TIMED_OUT, effects)
+                if not turn.closed and not turn.timed_out and now >= turn.timeout_at:
+                    # Its line waits for what the worker still holds of an unfinished one, or for the worker's death.
+                    turn.timed_out, turn.asking, turn.hint_at = True, False, None
+                    effects.append(Abort(peer.who, peer.generation, turn.row))
             at = self._ack_at(peer)
             if at is not None and now >= at:
                 own = turn is not None

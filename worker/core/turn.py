@@ -136,6 +136,8 @@ class Turn:
         if self.state is TurnState.ENDED:
             return ()
         match event:
+            case Wrote() | Paused() if self.state is TurnState.CANCELLING:
+                return ()
             case Wrote(text):
                 return self._words(self._reply.write(text))
             case Paused(boundary):
@@ -151,12 +153,11 @@ class Turn:
             case Woke():
                 if self._give_up_at is None or now < self._give_up_at:
                     return ()
-                return (LeaveHost(), *self._end(TurnOutcome.ABORTED, None, ""))
+                # Without what was held back: a piece may have been lost with the task that was sending it.
+                return (LeaveHost(), *self._report(TurnOutcome.ABORTED, None, ""))
         assert_never(event)
 
     def _words(self, pieces: tuple[Piece, ...]) -> tuple[TurnEffect, ...]:
-        if self.state is TurnState.CANCELLING:
-            return ()
         sent = []
         for piece in pieces:
             sent.append(Send(PieceMade(self._id, self._number, piece.text, piece.boundary, piece.keep)))
@@ -216,7 +217,11 @@ class Turn:
         return (*dismissed, AbortHost())
 
     def _end(self, outcome: TurnOutcome, kind: FailureKind | None, detail: str) -> tuple[TurnEffect, ...]:
-        effects: list[TurnEffect] = list(self._words(self._reply.finish()))
+        # Also of an aborted turn: what was said before the abort belongs to the peer where the turn ran out of time.
+        return (*self._words(self._reply.finish()), *self._report(outcome, kind, detail))
+
+    def _report(self, outcome: TurnOutcome, kind: FailureKind | None, detail: str) -> tuple[TurnEffect, ...]:
+        effects: list[TurnEffect] = []
         if self.state is TurnState.CANCELLING:
             outcome, kind, detail = TurnOutcome.ABORTED, None, ""
         if self._usage is not None:

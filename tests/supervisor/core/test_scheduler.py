@@ -306,14 +306,39 @@ def test_a_held_account_keeps_its_waiting_messages_and_runs_them_when_freed() ->
     assert Start(A, G1) in freed
 
 
-def test_a_turn_over_its_time_ends_as_failed() -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        TurnReported(A, G1, TurnOutcome.ABORTED, had_text=True),
+        TurnReported(A, G1, TurnOutcome.FAILED, had_text=False),
+        WorkerGone(A, G1, GoneWhy.STOPPED, had_text=False),
+    ],
+)
+def test_a_turn_over_its_time_is_told_to_end_and_fails_behind_what_it_said_until_then(
+    end: TurnReported | WorkerGone,
+) -> None:
     scheduler = Scheduler(SchedulerLimits(turn_timeout_s=100.0))
     running(scheduler, A, 1)
 
-    effects = scheduler.step(Woke(), 100.0)
+    asked = scheduler.step(Woke(), 100.0)
+    again = scheduler.step(Woke(), 101.0)
+    ended = scheduler.step(end, 102.0)
 
-    assert Close(A, 1, MessageState.FAILED, Line.TIMED_OUT, keep_text=True) in effects
-    assert Abort(A, G1, 1) in effects
+    assert Abort(A, G1, 1) in asked and not any(isinstance(e, Close) for e in asked)
+    assert Abort(A, G1, 1) not in again
+    assert Close(A, 1, MessageState.FAILED, Line.TIMED_OUT, keep_text=True) in ended
+
+
+def test_a_turn_that_is_over_its_time_can_still_be_stopped_and_still_be_answered() -> None:
+    for end, expected in (
+        (StopAsked(A), Close(A, 1, MessageState.STOPPED, Line.STOPPED, keep_text=False)),
+        (TurnReported(A, G1, TurnOutcome.COMPLETED, True), Close(A, 1, MessageState.ANSWERED, None, keep_text=True)),
+    ):
+        scheduler = Scheduler(SchedulerLimits(turn_timeout_s=100.0))
+        running(scheduler, A, 1)
+        scheduler.step(Woke(), 100.0)
+
+        assert expected in scheduler.step(end, 101.0)
 
 
 def test_no_new_turn_starts_once_the_drain_began() -> None:

@@ -104,6 +104,13 @@ def test_between_abort_and_end_nothing_is_said_and_a_new_question_is_dismissed()
     assert played(core, DONE) == [ABORTED]
 
 
+def test_what_was_held_back_when_the_abort_came_is_told_with_the_end() -> None:
+    core = turn()
+    played(core, Wrote("half a line"), AbortAsked(), Wrote(" and late words"))
+
+    assert played(core, DONE) == [Send(PieceMade(T, 0, "half a line", Boundary.END)), ABORTED]
+
+
 def test_whatever_the_host_calls_the_end_of_an_aborted_turn_it_is_aborted() -> None:
     for outcome in TurnOutcome:
         core = turn()
