@@ -60,6 +60,7 @@ from supervisor.scheduler import SchedulerLoop
 from supervisor.start import carry_on
 from supervisor.status import StatusBoard
 from supervisor.store import Journal
+from supervisor.watch import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -283,6 +284,7 @@ class Bridge:
             apply_settings=partial(self._apply, book, accounts, delivery, loop),
             shut_down=self._stop.set,
         )
+        watcher = Watcher(self._home.path, pool, lambda: self._settings.workers, loop.post, clock)
         server = CtlServer(self._home)
         closing.callback(server.close)
         tasks.create_task(pool.run(), name="pool")
@@ -302,6 +304,7 @@ class Bridge:
             tasks.create_task(intake.run(), name="intake")
             tasks.create_task(server.serve(control.handle), name="ctl")
             tasks.create_task(lock_watch.run(), name="locks")
+            tasks.create_task(watcher.run(), name="watch")
             accounts.run_opened()
             with self._signals():
                 log.info("bridge_ready home=%s pid=%d version=%s", self._home.path, os.getpid(), VERSION)

@@ -46,6 +46,14 @@ def waiting_behind_others() -> Notice:
     )
 
 
+def waiting_for_room() -> Notice:
+    return Notice(
+        "waiting_for_room",
+        "收到，电脑的磁盘快满了，这条先留着，腾出空间就回你。",
+        "Got it. This computer's disk is almost full; your message is kept and answered once there is room.",
+    )
+
+
 def still_waiting_behind_own() -> Notice:
     return Notice(
         "still_waiting_behind_own",

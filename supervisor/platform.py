@@ -7,11 +7,12 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
 import sys
 
 LINUX = sys.platform.startswith("linux")
 
-_PR_SET_DUMPABLE = 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _OPEN_FILES = (65_536, 10_240)  # three for each worker, and the rest; macOS takes no more than the second
 
 
@@ -35,6 +36,14 @@ def not_dumpable() -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0)
 
 
+def die_with_parent() -> bool:
+    """SIGKILL when the thread that started us ends; the caller checks afterwards that its process still lives. False
+    where the platform has no such thing."""
+    if not LINUX:
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
+
+
 def start_time(pid: int) -> str:
     """When a process began, in the kernel's own words; "" when it cannot be told. For people, and to tell two apart."""
     try:
@@ -48,3 +57,54 @@ def free_bytes(path: str) -> int:
     """What an ordinary user may still write on the disk that holds path."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
+
+
+def memory_bytes() -> int:
+    """Of the whole machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def tree_of(pid: int) -> list[int]:
+    """pid and all below it, as far as /proc shows them; pid alone where there is none."""
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{one}/task"):
+                with contextlib.suppress(OSError), open(f"/proc/{one}/task/{task}/children", encoding="ascii") as file:
+                    found += [int(child) for child in file.read().split()]
+    return found
+
+
+def tree_wrote_bytes(pid: int) -> int | None:
+    """What a tree has written to disks so far, that of children it has waited for included.
+
+    None when a process below pid hides it: one that is not dumpable and of our own user. pid itself may be such a one.
+    None also where the kernel does not count.
+    """
+    if not os.path.exists("/proc/self/io"):
+        return None
+    total = 0
+    for one in tree_of(pid):
+        try:
+            total += _number_in(f"/proc/{one}/io", b"write_bytes:")
+        except PermissionError:
+            if one != pid:
+                return None
+        except OSError:
+            continue  # it has ended
+    return total
+
+
+def tree_bytes(pid: int) -> int:
+    """What a tree takes of memory, a shared page counted in parts; what /proc does not tell is not counted."""
+    total = 0
+    for one in tree_of(pid):
+        with contextlib.suppress(OSError):
+            total += _number_in(f"/proc/{one}/smaps_rollup", b"Pss:") * 1024
+    return total
+
+
+def _number_in(path: str, name: bytes) -> int:
+    """0 when no line begins with name. raises OSError"""
+    with open(path, "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(name)), 0)

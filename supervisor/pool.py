@@ -98,6 +98,18 @@ class WorkerView:
     rss_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerTree:
+    """One worker's processes and folders, for those who watch what it takes."""
+
+    key: LeaseKey
+    nanny_pid: int
+    state: LeaseState
+    idle_s: float
+    session_dir: Path
+    workspace: Path
+
+
 @dataclass(slots=True)
 class _Held:
     """One worker from its start to its end. why: the first reason known to end it."""
@@ -253,6 +265,22 @@ class Pool:
                 rss_bytes=size,
             )
         return found
+
+    def trees(self) -> list[WorkerTree]:
+        """All that has been forked and is not gone."""
+        now = self._clock.now()
+        return [
+            WorkerTree(
+                key=one.lease.key,
+                nanny_pid=one.nanny.pid,
+                state=one.lease.state,
+                idle_s=now - one.idle_since,
+                session_dir=Path(one.plan.session_dir),
+                workspace=Path(one.plan.workspace),
+            )
+            for one in self._held.values()
+            if one.nanny is not None
+        ]
 
     async def close(self) -> None:
         """Idle workers leave, others are killed; then the zygote ends. On return nothing is left."""

@@ -72,7 +72,14 @@ log = logging.getLogger(__name__)
 COMMIT_RETRY_S = 1.0
 
 COURTESY = frozenset(
-    {Line.WAITING_OWN, Line.WAITING_OTHERS, Line.WAITING_STILL_OWN, Line.WAITING_STILL_OTHERS, Line.STOP_HINT}
+    {
+        Line.WAITING_OWN,
+        Line.WAITING_OTHERS,
+        Line.WAITING_ROOM,
+        Line.WAITING_STILL_OWN,
+        Line.WAITING_STILL_OTHERS,
+        Line.STOP_HINT,
+    }
 )
 
 
@@ -337,6 +344,8 @@ def notice_of(line: Line, *, still_waiting: int = 0) -> notices.Notice:
             return notices.waiting_behind_own()
         case Line.WAITING_OTHERS:
             return notices.waiting_behind_others()
+        case Line.WAITING_ROOM:
+            return notices.waiting_for_room()
         case Line.WAITING_STILL_OWN:
             return notices.still_waiting_behind_own()
         case Line.WAITING_STILL_OTHERS:

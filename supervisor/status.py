@@ -134,6 +134,8 @@ class StatusBoard:
                 case _:
                     pass
         lines += self.lock_watch.problems
+        if self.scheduler.disk_full:
+            lines.append("disk: less than workers.min_free_mb is free: no turn begins until there is room")
         if self.isolation.missing:
             missing = ", ".join(layer.value for layer in self.isolation.missing)
             lines.append(f"isolation {self.isolation.level.value}: missing {missing}")

@@ -141,6 +141,24 @@ class Limited:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskFilled:
+    """No turn begins until there is room again; what comes meanwhile waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFreed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ShedAsked:
+    """This idle worker is to leave, for the memory it takes; it stays if its peer has written meanwhile."""
+
+    who: PeerKey
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class DrainBegan:
     """No new turn from now on."""
 
@@ -173,6 +191,9 @@ SchedulerEvent = (
     | AccountHeld
     | AccountFreed
     | Limited
+    | DiskFilled
+    | DiskFreed
+    | ShedAsked
     | DrainBegan
     | TurnCut
     | Woke
@@ -187,6 +208,7 @@ class Line(StrEnum):
 
     WAITING_OWN = "waiting_own"
     WAITING_OTHERS = "waiting_others"
+    WAITING_ROOM = "waiting_room"
     WAITING_STILL_OWN = "waiting_still_own"
     WAITING_STILL_OTHERS = "waiting_still_others"
     STOP_HINT = "stop_hint"
@@ -335,6 +357,7 @@ class Scheduler:
         self._peers: dict[PeerKey, _Peer] = {}
         self._held: set[AccountId] = set()
         self._draining = False
+        self.disk_full = False
         self._story: deque[str] = deque(maxlen=40)
 
     # -- what others may ask
@@ -431,6 +454,14 @@ class Scheduler:
                         peer.typing_at = now
             case Limited(limits):
                 self._limits = limits
+            case DiskFilled():
+                self.disk_full = True
+            case DiskFreed():
+                self.disk_full = False
+            case ShedAsked(who, generation):
+                peer = self._peer(who)
+                if peer.phase is Phase.IDLE and peer.generation == generation and not self._wanted(peer):
+                    self._leave(peer, effects)
             case DrainBegan():
                 self._draining = True
             case TurnCut(who):
@@ -603,7 +634,9 @@ class Scheduler:
                 # A pause that outlasted both moments (a suspended machine) yields one line, not two at once.
                 if peer.episode_since is not None and now >= peer.episode_since + self._limits.ack_again_s:
                     peer.acks = 2
-                if first:
+                if self.disk_full and not own:
+                    peer.acks, line = 2, Line.WAITING_ROOM
+                elif first:
                     line = Line.WAITING_OWN if own else Line.WAITING_OTHERS
                 else:
                     line = Line.WAITING_STILL_OWN if own else Line.WAITING_STILL_OTHERS
@@ -616,7 +649,7 @@ class Scheduler:
                 self._leave(peer, effects)
 
     def _schedule(self, now: float, effects: list[SchedulerEffect]) -> None:
-        if not self._draining:
+        if not self._draining and not self.disk_full:
             free = self._limits.concurrency - sum(self._counts(p) for p in self._peers.values())
             for peer in self._oldest_wait_first():
                 if free <= 0:

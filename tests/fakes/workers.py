@@ -11,12 +11,13 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from protocol.codec import encode, frame
 from protocol.content import Access, Prompt
@@ -254,12 +255,27 @@ def _modules(argument: str, link: Link) -> str:
     return " ".join(sorted(sys.modules))
 
 
+def _fill(argument: str, link: Link) -> None:
+    """Writes files of 8 MiB: named ones, nameless ones (512 MiB at most), or one again and again without end."""
+    number = 0
+    held: list[BinaryIO] = []
+    while number < 64:
+        number = 0 if argument == "rewrite" else number + 1
+        file = open(f"filling-{number}", "wb", buffering=0)  # noqa: SIM115 - kept open on purpose
+        held[: len(held) if argument == "rewrite" else 0] = [file]
+        if argument == "nameless":
+            os.unlink(file.name)
+        for _ in range(8):
+            file.write(b"x" * MIB)
+            time.sleep(0.01)
+
+
 ORDERS: dict[str, Callable[[str, Link], str | None]] = {
     name.removeprefix("_"): function
     for name, function in list(globals().items())
     if name in {
         "_say", "_last", "_sleep", "_wait", "_die", "_daemon", "_orphan", "_garbage", "_oversize", "_flood", "_closed",
-        "_out_of_turn", "_descriptors", "_environment", "_modules",
+        "_out_of_turn", "_descriptors", "_environment", "_modules", "_fill",
     }
 }  # fmt: skip
 
@@ -365,6 +381,11 @@ def below(pid: int) -> list[int]:
             for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
                 found += [int(child), *below(int(child))]
     return [one for one in found if alive(one)]
+
+
+def remove_deep(folder: Path) -> None:
+    """Folders nested deeper than a path may be long."""
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
 async def until(true: Callable[[], bool], *, within_s: float = DEADLINE_S) -> None:

@@ -13,6 +13,7 @@ IDLE = Standing(running_s=None, question="", waiting=0, parked=0, budget_left=10
 ONE_LINERS: list[Notice] = [
     notices.waiting_behind_own(),
     notices.waiting_behind_others(),
+    notices.waiting_for_room(),
     notices.still_waiting_behind_own(),
     notices.still_waiting_behind_others(),
     notices.still_working(),

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,23 @@ def test_a_start_time_tells_a_process_from_a_later_one_of_the_same_pid() -> None
 
 def test_free_space_is_told_in_bytes(tmp_path: Path) -> None:
     assert platform.free_bytes(str(tmp_path)) > 0
+
+
+@pytest.mark.skipif(not platform.LINUX, reason="there is no /proc")
+def test_a_tree_is_all_below_a_process_with_what_it_wrote_and_holds(tmp_path: Path) -> None:
+    script = f"import os; open({str(tmp_path / 'file')!r}, 'wb').write(b'x' * (4 << 20)); input()"
+    parent = subprocess.Popen(["sh", "-c", 'python3 -c "$0"; true', script], stdin=subprocess.PIPE)
+    until = time.monotonic() + 20
+    try:
+        while (platform.tree_wrote_bytes(parent.pid) or 0) < 4 << 20:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+        assert len(platform.tree_of(parent.pid)) == 2
+        assert platform.tree_bytes(parent.pid) > 1 << 20
+    finally:
+        parent.communicate(b"\n")
+
+
+def test_the_machine_has_memory() -> None:
+    assert platform.memory_bytes() > 64 << 20

@@ -17,6 +17,8 @@ from supervisor.core.scheduler import (
     Close,
     DialogClosed,
     DialogOpened,
+    DiskFilled,
+    DiskFreed,
     DrainBegan,
     EndTyping,
     FreshAsked,
@@ -30,6 +32,7 @@ from supervisor.core.scheduler import (
     Scheduler,
     SchedulerEffect,
     SchedulerLimits,
+    ShedAsked,
     ShowTyping,
     Start,
     StartRefused,
@@ -408,7 +411,13 @@ class SchedulerWorld(RuleBasedStateMachine):
         self.worker: dict[PeerKey, tuple[Generation, str]] = {}  # starting | idle | busy | leaving
         self.turn: dict[PeerKey, int] = {}
         self.asking: set[PeerKey] = set()
+        self.returned: set[PeerKey] = set()  # asked, and counts again: one more than slots may run until it has ended
         self.begun_at_full = False
+
+    def _no_longer_asks(self, who: PeerKey) -> None:
+        if who in self.asking:
+            self.asking.discard(who)
+            self.returned.add(who)
 
     def do(self, event: object) -> None:
         asking_before = set(self.asking)
@@ -422,7 +431,8 @@ class SchedulerWorld(RuleBasedStateMachine):
                     self.worker[who] = (generation, "busy")
                     self.given[who].append(row)
                     self.turn[who] = row
-                    counted = len(self.turn.keys() - asking_before)
+                    self.returned &= self.turn.keys() - {who}
+                    counted = len(self.turn.keys() - asking_before - self.returned)
                     assert counted <= self.limits.concurrency, "no more turns at once than slots"
                 case LeaveAsked(who, generation):
                     assert self.worker[who] == (generation, "idle")
@@ -430,7 +440,7 @@ class SchedulerWorld(RuleBasedStateMachine):
                 case Close(who, row, state, _, _, _):
                     assert row not in self.closed, "exactly one outcome"
                     self.closed[row] = state
-                    self.asking.discard(who)
+                    self._no_longer_asks(who)
                 case Abort(who, generation, row):
                     assert self.turn[who] == row and self.worker[who][0] == generation
                 case _:
@@ -473,7 +483,11 @@ class SchedulerWorld(RuleBasedStateMachine):
             self.do(WorkerOpened(who, generation))
         elif phase == "busy" and fate == "ask" and self.turn[who] not in self.closed:
             opened = who not in self.asking
-            (self.asking.add if opened else self.asking.discard)(who)
+            if opened:
+                self.asking.add(who)
+                self.returned.discard(who)
+            else:
+                self._no_longer_asks(who)
             self.do(DialogOpened(who) if opened else DialogClosed(who))
         elif phase == "busy":
             self.worker[who] = (generation, "idle")
@@ -514,3 +528,23 @@ def test_a_turn_that_took_too_much_of_the_machine_fails_with_a_line_of_its_own(h
     effects = scheduler.step(WorkerGone(A, G1, GoneWhy.LIMIT, had_text), 1.0)
 
     assert Close(A, 1, MessageState.FAILED, line, keep_text=True) in effects
+
+
+def test_while_the_disk_is_full_no_turn_begins_and_one_line_says_why() -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    scheduler.step(DiskFilled(), 0.0)
+
+    assert without_typing(scheduler.step(Queued(A, 1), 1.0)) == []
+    assert without_typing(scheduler.step(Woke(), 5.0)) == [Tell(A, Line.WAITING_ROOM)]
+    assert without_typing(scheduler.step(Woke(), 70.0)) == []
+    assert without_typing(scheduler.step(DiskFreed(), 71.0)) == [Start(A, G1)]
+
+
+def test_an_idle_worker_that_is_to_be_shed_leaves_unless_something_waits_for_it() -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    running(scheduler, A, 1)
+
+    assert without_typing(scheduler.step(ShedAsked(A, G1), 1.0)) == [], "it runs a turn"
+    scheduler.step(TurnReported(A, G1, TurnOutcome.COMPLETED, True), 2.0)
+    assert without_typing(scheduler.step(ShedAsked(A, Generation(2)), 3.0)) == [], "another one is meant"
+    assert without_typing(scheduler.step(ShedAsked(A, G1), 3.0)) == [LeaveAsked(A, G1)]
