@@ -32,6 +32,7 @@ from supervisor.core.scheduler import (
     AccountFreed,
     AccountHeld,
     DrainBegan,
+    GrantChanged,
     Limited,
     Scheduler,
     SchedulerLimits,
@@ -43,7 +44,7 @@ from supervisor.ctlserver import CtlServer
 from supervisor.delivery import Delivery
 from supervisor.detach import Announcer, Foreground
 from supervisor.detach import detach as go_to_background
-from supervisor.grants import Grants
+from supervisor.grants import Grants, terms
 from supervisor.home import Home
 from supervisor.indicator import Indicator
 from supervisor.intake import Intake
@@ -348,6 +349,10 @@ class Bridge:
         self, book: PeerBook, accounts: Accounts, delivery: Delivery, loop: SchedulerLoop, settings: Settings
     ) -> None:
         """New settings count from the next turn on; a turn keeps those it began with."""
+        for who in book.known():
+            before, after = book.policy(who), book.policy(who, settings)
+            if terms(before, book.settings.workers) != terms(after, settings.workers):
+                loop.post(GrantChanged(who))
         self._settings = book.settings = accounts.settings = settings
         delivery.configure(settings.wechat)
         loop.post(Limited(_limits(settings)))

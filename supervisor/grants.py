@@ -15,6 +15,7 @@ from protocol.errors import BridgeError
 from protocol.ids import Generation, PeerKey
 from protocol.spec import NetworkMode, WorkerPlan
 from protocol.to_worker import AgentSpec, Grant
+from supervisor.config import Workers
 from supervisor.contract import SessionFacts, contract
 from supervisor.core.admission import PeerPolicy
 from supervisor.home import Home
@@ -126,6 +127,21 @@ class Grants:
 
     def _is_operators_workspace(self, who: PeerKey, policy: PeerPolicy) -> bool:
         return bool(policy.agent.workspace) and self._book.role(who) is Role.OPERATOR
+
+
+def terms(policy: PeerPolicy, workers: Workers) -> tuple[object, ...]:
+    """All of the settings that a worker is bound to when it starts: one that runs under others has to be replaced."""
+    limits = (workers.memory_mb, workers.processes, workers.file_mb, workers.open_files)
+    return (
+        policy.role,
+        policy.access,
+        policy.tools,
+        policy.network,
+        policy.agent,
+        workers.isolation,
+        workers.stop_grace_s,
+        limits,
+    )
 
 
 def network_for(policy: PeerPolicy) -> NetworkMode:
