@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from protocol.content import Prompt
+from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import TurnId
 from protocol.to_supervisor import (
@@ -284,7 +284,8 @@ class _Service:
 def _session_spec(grant: Grant) -> SessionSpec:
     return SessionSpec(
         session_dir=Path(grant.session_dir),
-        workspace=Path(grant.workspace),
+        # At `chat` the workspace is out of reach: the agent starts where its worker did (sandbox/plan.py, works_in).
+        workspace=Path(grant.session_dir if grant.access is Access.CHAT else grant.workspace),
         session_id=grant.session_id,
         access=grant.access,
         command=grant.agent.command,
