@@ -84,7 +84,8 @@ def question(session: str) -> dict:
 
 
 def tools(session: str, count: int) -> None:
-    for number in range(count):
+    for number in range(STATE["tools"], STATE["tools"] + count):
+        STATE["tools"] = number + 1
         call = f"t{number}"
         update(
             session,
@@ -96,6 +97,22 @@ def tools(session: str, count: int) -> None:
         )
         update(session, sessionUpdate="tool_call_update", toolCallId=call, status="in_progress")
         update(session, sessionUpdate="tool_call_update", toolCallId=call, status="completed")
+
+
+def daemon() -> None:
+    """A grandchild in a session of its own that no signal but SIGKILL ends, and that holds none of our pipes."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    os.setsid()
+    if os.fork() == 0:
+        for sign in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(sign, signal.SIG_IGN)
+        for descriptor in range(3):
+            os.close(descriptor)
+        time.sleep(600)
+    os._exit(0)
 
 
 def wait(seconds: float) -> bool:
@@ -161,6 +178,8 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
             child = subprocess.Popen(["sleep", "60"], start_new_session=bool(number))
             (HOME / "child").write_text(str(child.pid))
             os._exit(7)
+        case "DAEMON":
+            daemon()
         case "LINE":
             padding = "x" * int(number * 1024 * 1024)
             update(session, sessionUpdate="tool_call_update", toolCallId="big", rawOutput=padding)
@@ -211,6 +230,9 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
             say(session, f"mode={STATE['mode']}")
         case "ERROR":
             raise KeyError(rest)
+        case "REJECT":
+            # The prompt is answered with this error, told as JSON.
+            raise LookupError(rest)
         case "PID":
             say(session, str(os.getpid()))
         case "SIZED":
@@ -240,7 +262,7 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
     return None
 
 
-STATE = {"mode": "acceptEdits", "cancels": 0}
+STATE = {"mode": "acceptEdits", "cancels": 0, "tools": 0}
 
 
 def prompted(number: object, params: dict) -> None:
@@ -263,11 +285,15 @@ def prompted(number: object, params: dict) -> None:
     except KeyError as error:
         send({"id": number, "error": {"code": int(error.args[0]), "message": "scripted failure /secret/path"}})
         return
+    except LookupError as error:
+        send({"id": number, "error": json.loads(error.args[0])})
+        return
     remember(session, "agent", text)
     if CANCELLED.is_set():
         if "--late" in FLAGS:
             for _ in range(5):
                 say(session, "LATE ")
+                time.sleep(0.1)
         if "--never-cancel" in FLAGS:
             return
         stop = "end_turn" if "--end-turn" in FLAGS else "cancelled"
