@@ -22,14 +22,16 @@ class HostFacts:
     """needs_command   the operator names the program
     talks_to_model  needs the gateway; False: the worker gets no socket at all
     exact_tools     a tool list is enforced exactly; False: only the empty list, by access `chat`, or none
+    carries_contract  it tells its agent the phone-chat contract; echo has no agent that would need it
     """
 
     needs_command: bool
     talks_to_model: bool
     exact_tools: bool
+    carries_contract: bool
 
 
 HOSTS: dict[str, HostFacts] = {
-    "echo": HostFacts(needs_command=False, talks_to_model=False, exact_tools=True),
-    "acp": HostFacts(needs_command=True, talks_to_model=True, exact_tools=False),
+    "echo": HostFacts(needs_command=False, talks_to_model=False, exact_tools=True, carries_contract=True),
+    "acp": HostFacts(needs_command=True, talks_to_model=True, exact_tools=False, carries_contract=False),
 }

@@ -5,6 +5,7 @@ readable by the operator alone. Requests and replies are msgpack tagged Structs,
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -79,6 +80,12 @@ class Deny(msgspec.Struct, frozen=True, tag=True):
     yes: bool = False
 
 
+class Doctor(msgspec.Struct, frozen=True, tag=True):
+    """probe: have throw-away workers try to break out."""
+
+    probe: bool = False
+
+
 class Reload(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -100,6 +107,7 @@ CtlRequest = (
     | History
     | Allow
     | Deny
+    | Doctor
     | Reload
     | Shutdown
 )
@@ -218,6 +226,31 @@ class HistoryReply(msgspec.Struct, frozen=True, tag=True):
     lines: list[HistoryLine]
 
 
+class Severity(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    ERROR = "error"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at. id: closed list, see core/doctor.py. account: a bot id. fix: what mends it."""
+
+    id: str
+    severity: Severity
+    text: str
+    account: str | None = None
+    peer: str | None = None
+    fix: str | None = None
+
+
+class DoctorReply(msgspec.Struct, frozen=True, tag=True):
+    """ok: no finding is an error. level: of isolation."""
+
+    ok: bool
+    level: str
+    findings: list[Finding]
+
+
 class QrShown(msgspec.Struct, frozen=True, tag=True):
     """Login: encode this URL as a QR code; a later QrShown replaces it."""
 
@@ -264,9 +297,19 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 CtlReply = (
-    StatusReply | AccountsReply | HistoryReply | QrShown | Progress | CodeWanted | NeedsYes | Offered | Done | Failed
+    StatusReply
+    | AccountsReply
+    | HistoryReply
+    | DoctorReply
+    | QrShown
+    | Progress
+    | CodeWanted
+    | NeedsYes
+    | Offered
+    | Done
+    | Failed
 )
-FINAL = (StatusReply, AccountsReply, HistoryReply, NeedsYes, Offered, Done, Failed)
+FINAL = (StatusReply, AccountsReply, HistoryReply, DoctorReply, NeedsYes, Offered, Done, Failed)
 
 ctl_request: Codec[CtlRequest] = Codec(CtlRequest)
 ctl_reply: Codec[CtlReply] = Codec(CtlReply)
@@ -354,6 +397,17 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb("deny", Deny, "refuse a peer from now on and stop its turn", (_PEER, _YES)),
+    Verb(
+        "doctor",
+        Doctor,
+        "say what is wrong and what mends it",
+        (
+            Argument(
+                "probe", "--probe", "", "start throw-away workers that try to break out, and show each try", kind="yes"
+            ),
+        ),
+        json=True,
+    ),
     Verb("reload", Reload, "read bridge.toml and peers.toml again"),
     Verb("shutdown", Shutdown, "finish running turns and stop the supervisor"),
 )

@@ -1,19 +1,23 @@
 """The trial of a sandbox: what a throw-away worker attempts, and which layers a success would prove broken.
 
-A trial is a turn of PROBE_HOST. Its prompt is Targets as JSON; each attempt is answered by one Remarked, whose level is the
-attempt and whose text is how it ended: WORKED, or the name of the error that stopped it. The host is in no table that
-settings are checked against, so that no peer's worker can ever be one.
+A trial is a turn of PROBE_HOST. Its prompt is Targets as JSON; it answers with Remarked of the level REPORT, each telling of
+some attempts how they ended: WORKED, or the name of the error that stopped it. The host is in no table that settings are
+checked against, so that no peer's worker can ever be one.
 """
 
 import errno
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
 
+from protocol.content import Access
 from protocol.spec import Layer
 
 PROBE_HOST = "probe"
+REPORT = "trial"
 WORKED = "worked"
+PER_REPORT = 6  # as many as fit into the line that a remark is; and a turn has few remarks
 
 
 class Attempt(StrEnum):
@@ -74,6 +78,18 @@ STOPPED_BY: dict[Attempt, tuple[Layer, ...]] = {
 }
 
 
+# Where an attempt is what the access level is for.
+_MEANT: dict[Attempt, frozenset[Access]] = {
+    Attempt.READ_WORKSPACE: frozenset(Access) - {Access.CHAT},
+    Attempt.CHANGE_WORKSPACE: frozenset({Access.WORKSPACE, Access.FULL}),
+}
+
+
+def attempts_at(access: Access) -> tuple[Attempt, ...]:
+    """Those that must fail at this level."""
+    return tuple(attempt for attempt in Attempt if access not in _MEANT.get(attempt, ()))
+
+
 class Targets(msgspec.Struct, frozen=True):
     """What there is to reach. Paths are the bridge's own names; pid is the supervisor's; tcp_port listens on loopback."""
 
@@ -89,3 +105,14 @@ class Targets(msgspec.Struct, frozen=True):
 def ended(code: int) -> str:
     """How an attempt ended, from its errno; 0 = it worked."""
     return WORKED if code == 0 else errno.errorcode.get(code, str(code))
+
+
+def report(ends: Iterable[tuple[Attempt, str]]) -> str:
+    """Attempts and their ends in one line."""
+    return " ".join(f"{attempt.value}={end}" for attempt, end in ends)
+
+
+def reported(line: str) -> tuple[tuple[Attempt, str], ...]:
+    """raises ValueError: not a report's line"""
+    pairs = [word.partition("=") for word in line.split()]
+    return tuple((Attempt(attempt), end) for attempt, _, end in pairs)

@@ -44,6 +44,7 @@ from supervisor.ctlserver import CtlServer
 from supervisor.delivery import Delivery
 from supervisor.detach import Announcer, Foreground
 from supervisor.detach import detach as go_to_background
+from supervisor.doctor import Doctor
 from supervisor.grants import Grants, terms
 from supervisor.home import Home
 from supervisor.indicator import Indicator
@@ -272,6 +273,18 @@ class Bridge:
             clock=clock,
             warnings=warnings,
         )
+        doctor = Doctor(
+            home=self._home,
+            environment=self._environment,
+            journal=journal,
+            accounts=accounts,
+            book=book,
+            delivery=delivery,
+            pool=pool,
+            board=board,
+            probe=probe,
+            clock=clock,
+        )
         control = Control(
             accounts=accounts,
             board=board,
@@ -281,6 +294,7 @@ class Bridge:
             loop=loop,
             peers_file=PeersFile(self._home.peers_toml),
             clock=clock,
+            doctor=doctor,
             reload_settings=lambda: config.load(self._home, self._config_file),
             apply_settings=partial(self._apply, book, accounts, delivery, loop),
             shut_down=self._stop.set,

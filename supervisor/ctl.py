@@ -21,6 +21,7 @@ from supervisor.core.naming import Ambiguous, Unknown, find_account, find_peer
 from supervisor.core.policy import PeerOverrides
 from supervisor.core.scheduler import GrantChanged, Scheduler, StopAsked
 from supervisor.ctlserver import Conversation
+from supervisor.doctor import Doctor
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.scheduler import SchedulerLoop
@@ -52,6 +53,7 @@ class Control:
     loop: SchedulerLoop
     peers_file: PeersFile
     clock: Clock
+    doctor: Doctor
     reload_settings: Callable[[], Settings]
     apply_settings: Callable[[Settings], None]
     shut_down: Callable[[], None]
@@ -216,6 +218,10 @@ class Control:
         await self.conversations.remove(who)
         talk.reply(ctl.Done([f"{who.peer}: refused from now on"]))
 
+    async def _doctor(self, request: ctl.Doctor, talk: Conversation) -> None:
+        examine = self.doctor.examine_with_trials if request.probe else self.doctor.examine
+        talk.reply(await examine())
+
     async def _reload(self, _request: ctl.Reload, talk: Conversation) -> None:
         try:
             settings = self.reload_settings()
@@ -245,6 +251,7 @@ HANDLERS: Mapping[type[Any], Callable[[Control, Any, Conversation], Awaitable[No
     ctl.History: Control._history,
     ctl.Allow: Control._allow,
     ctl.Deny: Control._deny,
+    ctl.Doctor: Control._doctor,
     ctl.Reload: Control._reload,
     ctl.Shutdown: Control._shutdown,
 }

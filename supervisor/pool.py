@@ -176,6 +176,10 @@ class Pool:
         """The crash-loop rule has stopped all starts."""
         return self._starts.stopped
 
+    def paused(self) -> dict[PeerKey, float]:
+        """Peers whose starts the crash-loop rule has paused, and for how many seconds more."""
+        return self._starts.paused(now=self._clock.now())
+
     def reopen(self) -> None:
         """After a reload, or a trial worker that came up."""
         self._starts.reopen()

@@ -20,7 +20,7 @@ import msgspec
 
 from protocol.content import Access, Prompt
 from protocol.ids import Generation, LeaseKey, TurnId
-from protocol.probe import PROBE_HOST, Attempt, Targets
+from protocol.probe import PROBE_HOST, REPORT, Attempt, Targets, attempts_at, reported
 from protocol.spec import NetworkMode, WorkerPlan
 from protocol.to_supervisor import Remarked, TurnEnded
 from protocol.to_worker import AgentSpec, Grant, RunTurn
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 PREFIX = ".trial-"  # no peer's folder begins with a dot
 TURN = TurnId("trial")
-ATTEMPTS = {attempt.value: attempt for attempt in Attempt}
 
 
 @dataclass(slots=True)
@@ -47,7 +46,6 @@ class _Running:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     ends: list[tuple[Attempt, str]] = field(default_factory=list)
-    complete: bool = False
     why: str = ""
 
 
@@ -81,10 +79,10 @@ class Probe:
         match event:
             case Opened():
                 running.opened.set()
-            case Said(_, Remarked(level=level, text=text)) if level in ATTEMPTS:
-                running.ends.append((ATTEMPTS[level], text))
+            case Said(_, Remarked(level=level, text=text)) if level == REPORT:
+                with contextlib.suppress(ValueError):  # what is missing in the end is noticed
+                    running.ends += reported(text)
             case Said(_, TurnEnded()):
-                running.complete = True
                 running.ended.set()
             case Gone(_, why, detail):
                 running.why = f"{why.value}: {detail}" if detail else why.value
@@ -114,8 +112,11 @@ class Probe:
 
     async def run(self, pool: Pool, access: Access) -> Trial:
         """One trial. It runs to its end even when nobody waits for it any more."""
+        return await asyncio.shield(self._tasks.create_task(self._in_turn(pool, access), name=f"trial {access.value}"))
+
+    async def _in_turn(self, pool: Pool, access: Access) -> Trial:
         async with self._one_at_a_time:
-            return await asyncio.shield(self._tasks.create_task(self._try(pool, access), name=f"trial {access.value}"))
+            return await self._try(pool, access)
 
     async def _try(self, pool: Pool, access: Access) -> Trial:
         key = LeaseKey(*TRIAL, Generation(next(self._generations)))
@@ -133,8 +134,8 @@ class Probe:
             await running.ended.wait()
             pool.leave(key)
             await running.gone.wait()
-        if not running.complete:
-            return Trial(access, view.layers, view.missing, tuple(running.ends), failed=running.why)
+        if tuple(attempt for attempt, _ in running.ends) != attempts_at(access):
+            return Trial(access, failed=f"not every attempt was made: {running.why}")
         pool.reopen()
         return Trial(access, view.layers, view.missing, tuple(running.ends))
 

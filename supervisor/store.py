@@ -80,6 +80,25 @@ class RefusedRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkedRecord:
+    """Parts of one peer's that wait for its next message. since: when the oldest was made."""
+
+    who: PeerKey
+    count: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """Messages of one peer's that ended as FAILED or DEAD."""
+
+    who: PeerKey
+    state: MessageState
+    count: int
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryRow:
     """One line of a conversation. flag: "" or why a reply has not arrived: parked, rejected, unconfirmed, pending."""
 
@@ -932,6 +951,28 @@ class Store:
         """
         texts_before, ids_before = now - keep_days * 86_400.0, now - SEEN_S
         with self._writing():
+    def parked(self) -> tuple[ParkedRecord, ...]:
+        """The longest waiting first."""
+        return tuple(
+            ParkedRecord(PeerKey(AccountId(account), PeerId(peer)), count, since)
+            for account, peer, count, since in self._rows(
+                f"SELECT account, peer, count(*), min(at) FROM part WHERE {_OPEN_PART} AND state = 'parked'"
+                " GROUP BY account, peer ORDER BY min(at)"
+            )
+        )
+
+    def failures(self, since: float) -> tuple[FailureRecord, ...]:
+        """The latest first."""
+        return tuple(
+            FailureRecord(PeerKey(AccountId(account), PeerId(peer)), MessageState(state), count, last_at)
+            for account, peer, state, count, last_at in self._rows(
+                "SELECT account, sender, state, count(*), max(state_at) FROM message"
+                " WHERE state IN ('failed', 'dead') AND state_at >= ?"
+                " GROUP BY account, sender, state ORDER BY max(state_at) DESC",
+                since,
+            )
+        )
+
             dead = self._parts(f"{_OPEN_PART} AND at < ? ORDER BY place", ids_before)
             for part in dead:
                 self._set_part(SetPart(part.send_key, PartState.DROPPED, now))

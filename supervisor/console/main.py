@@ -22,6 +22,7 @@ from protocol.ctl import (
     CtlReply,
     CtlRequest,
     Deny,
+    DoctorReply,
     Done,
     Failed,
     HistoryReply,
@@ -128,6 +129,9 @@ class Console:
                 self._show(reply.accounts, render.account_lines(reply.accounts, self._look))
             case HistoryReply():
                 self._show(reply.lines, render.history_lines(reply))
+            case DoctorReply(ok=ok):
+                self._show(reply, render.finding_lines(reply, self._look))
+                return 0 if ok else 1
             case Done(lines=lines):
                 _say(render.safe(line) for line in lines)
             case Failed(code=code, line=line):

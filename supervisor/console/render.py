@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from protocol.ctl import AccountRow, HistoryReply, PeerRow, RefusedRow, StatusReply
+from protocol.ctl import AccountRow, DoctorReply, HistoryReply, PeerRow, RefusedRow, Severity, StatusReply
 from protocol.ids import label
 
 CELL_COLUMNS = 40
@@ -29,6 +29,9 @@ _COLOURS = {
     "stopped": RED,
     "locked_out": RED,
 }
+
+
+_SEVERITY_COLOURS = {Severity.OK: GREEN, Severity.WARN: YELLOW, Severity.ERROR: RED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,15 @@ def history_lines(history: HistoryReply) -> Iterator[str]:
         first, *rest = line.text.replace("\r\n", "\n").split("\n")
         yield head + safe(first)
         yield from (" " * width_of(head) + safe(more) for more in rest)
+
+
+def finding_lines(reply: DoctorReply, look: Look) -> Iterator[str]:
+    """Severity and text; what mends it stands below."""
+    for finding in reply.findings:
+        severity = _coloured(f"{finding.severity.value:<5}", _SEVERITY_COLOURS[finding.severity], look)
+        yield f"{severity}  {safe(finding.text)}"
+        if finding.fix:
+            yield f"       {safe(finding.fix)}"
 
 
 def qr_lines(modules: Sequence[Sequence[int]], *, columns: int, encoding: str, look: Look) -> list[str] | None:

@@ -29,6 +29,7 @@ from supervisor.store import (
     Bump,
     CountRefused,
     ForgetRefused,
+    FailureRecord,
     Heard,
     HistoryRow,
     Journal,
@@ -37,6 +38,7 @@ from supervisor.store import (
     MessageRow,
     MessageState,
     PartKind,
+    ParkedRecord,
     PartState,
     PutBack,
     SetGeneration,
@@ -1094,6 +1096,31 @@ def test_the_caller_of_another_thread_is_refused(store: Store) -> None:
 
 
 def test_a_umask_has_no_say(tmp_path: Path) -> None:
+def test_parked_parts_are_told_by_peer_with_the_age_of_the_oldest(store: Store) -> None:
+    for number, (who, at, state) in enumerate(
+        [
+            (BOB, 30.0, PartState.PARKED),
+            (ALICE, 20.0, PartState.PARKED),
+            (ALICE, 25.0, PartState.PARKED),
+            (ALICE, 1.0, PartState.PENDING),
+        ]
+    ):
+        store.apply([AddPart(SendKey(f"k{number}"), who, None, PartKind.REPLY, "x", at, state)])
+
+    assert store.parked() == (ParkedRecord(ALICE, 2, 20.0), ParkedRecord(BOB, 1, 30.0))
+
+
+def test_failed_and_dead_messages_are_told_by_peer_as_far_back_as_asked(store: Store) -> None:
+    states = (MessageState.FAILED, MessageState.FAILED, MessageState.DEAD, MessageState.ANSWERED, MessageState.FAILED)
+    for number, state in enumerate(states):
+        store.apply([SetMessage(recorded(store, number).row, state, at=100.0 + number)])
+
+    assert store.failures(101.0) == (
+        FailureRecord(ALICE, MessageState.FAILED, 2, 104.0),
+        FailureRecord(ALICE, MessageState.DEAD, 1, 102.0),
+    )
+
+
     """Mode bits come from us, not from whatever umask the service has."""
     old = os.umask(0)
     try:

@@ -13,7 +13,7 @@ import msgspec
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import DialogId, SessionId
-from protocol.probe import PROBE_HOST, Targets, ended
+from protocol.probe import PER_REPORT, PROBE_HOST, REPORT, Targets, ended, report
 from protocol.to_supervisor import OpenedHow, TurnOutcome
 from protocol.to_worker import DialogAnswer
 from worker.hosts.base import (
@@ -57,11 +57,13 @@ class ProbeSession:
             except msgspec.DecodeError:
                 yield failed(FailureKind.PROTOCOL, "no targets")
                 return
-            for attempt, attack in probe.attacks(self._access, targets).items():
+            tries = list(probe.attacks(self._access, targets).items())
+            for start in range(0, len(tries), PER_REPORT):
                 if self._aborted:
                     break
-                yield AgentRemarked(attempt.value, ended(probe.tried(attack)))
-                await asyncio.sleep(0)  # lets an abort in between two attempts
+                ends = [(attempt, ended(probe.tried(attack))) for attempt, attack in tries[start : start + PER_REPORT]]
+                yield AgentRemarked(REPORT, report(ends))
+                await asyncio.sleep(0)  # lets an abort in between
         finally:
             self._running = False
         yield TurnEnded(TurnOutcome.ABORTED if self._aborted else TurnOutcome.COMPLETED)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from protocol.content import Access
-from protocol.probe import STOPPED_BY, Attempt, Targets
+from protocol.probe import STOPPED_BY, Attempt, Targets, attempts_at
 from protocol.spec import Layer, NetworkMode, WorkerPlan
 from worker import sandbox
 from worker.sandbox import linux, namespaces
@@ -32,12 +32,6 @@ OWN_VARIABLES = frozenset(
 )
 # What a descriptor may lead to that is no file of the bridge's.
 HARMLESS = ("/dev/null", "pipe:", "socket:", "anon_inode:", "/proc/")
-
-# Where an attempt is what the access level is for.
-ALLOWED: dict[Attempt, frozenset[Access]] = {
-    Attempt.READ_WORKSPACE: frozenset(Access) - {Access.CHAT},
-    Attempt.CHANGE_WORKSPACE: frozenset({Access.WORKSPACE, Access.FULL}),
-}
 
 Try = Callable[[], object]
 
@@ -131,7 +125,7 @@ def attacks(access: Access, targets: Targets) -> Mapping[Attempt, Try]:
         Attempt.READ_ENVIRONMENT: lambda: _open(f"/proc/{_known(targets.pid, above)}/environ", os.O_RDONLY),
         **canaries(),
     }
-    return {attempt: tries[attempt] for attempt in Attempt if access not in ALLOWED.get(attempt, ())}
+    return {attempt: tries[attempt] for attempt in attempts_at(access)}
 
 
 def canaries() -> Mapping[Attempt, Try]:

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from protocol.ctl import (
     AccountRow,
     DialogRow,
+    DoctorReply,
+    Finding,
     HistoryLine,
     HistoryReply,
     IsolationRow,
     LockRow,
     PeerRow,
     RefusedRow,
+    Severity,
     StatusReply,
     TurnRow,
     WorkerRow,
@@ -26,6 +29,7 @@ from supervisor.console.render import (
     Look,
     account_lines,
     age,
+    finding_lines,
     history_lines,
     qr_lines,
     refused_lines,
@@ -245,3 +249,31 @@ def test_an_encoding_without_blocks_gets_the_code_in_ascii(encoding: str) -> Non
 @pytest.mark.parametrize(("columns", "encoding"), [(20, "utf-8"), (60, "ascii")])
 def test_a_terminal_too_narrow_for_the_code_gets_none(columns: int, encoding: str) -> None:
     assert qr_lines(MODULES, columns=columns, encoding=encoding, look=Look()) is None
+
+
+def test_a_finding_is_its_severity_and_text_with_what_mends_it_below() -> None:
+    reply = DoctorReply(
+        ok=False,
+        level="strong",
+        findings=[
+            Finding("queue", Severity.OK, "0 turns running"),
+            Finding("account_state", Severity.ERROR, "default: expired", fix="bridge-ctl login"),
+        ],
+    )
+
+    assert list(finding_lines(reply, Look())) == [
+        "ok     0 turns running",
+        "error  default: expired",
+        "       bridge-ctl login",
+    ]
+    assert "\x1b[31merror" in "".join(finding_lines(reply, Look(colour=True)))
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_hostile_words_in_a_finding_stay_on_their_line(word: str) -> None:
+    reply = DoctorReply(ok=True, level="strong", findings=[Finding("x", Severity.WARN, word, fix=word)])
+
+    lines = list(finding_lines(reply, Look()))
+
+    assert len(lines) == 2
+    assert all(VISIBLE.fullmatch(line) for line in lines)

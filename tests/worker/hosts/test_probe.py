@@ -8,7 +8,7 @@ import pytest
 
 from protocol import agents
 from protocol.content import Access, Prompt
-from protocol.probe import PROBE_HOST, WORKED, Attempt, Targets
+from protocol.probe import PROBE_HOST, REPORT, WORKED, Attempt, Targets, reported
 from protocol.to_supervisor import TurnOutcome
 from worker import hosts
 from worker.hosts.base import AgentRemarked, SessionSpec, TurnEnded
@@ -32,8 +32,9 @@ def test_each_attempt_is_told_by_name_with_its_end_and_the_turn_completes(tmp_pa
 
     *told, end = asyncio.run(events(tmp_path, text))
 
-    ends = {one.level: one.text for one in told if isinstance(one, AgentRemarked)}
-    assert list(ends) == [attempt.value for attempt in Attempt]
+    assert all(isinstance(one, AgentRemarked) and one.level == REPORT for one in told)
+    ends = dict(pair for one in told if isinstance(one, AgentRemarked) for pair in reported(one.text))
+    assert list(ends) == list(Attempt)
     assert ends[Attempt.READ_JOURNAL] == WORKED  # nothing stops us here
     assert ends[Attempt.READ_OTHER_PEER] == "ENOENT"
     assert end == TurnEnded(TurnOutcome.COMPLETED)
