@@ -5,8 +5,9 @@ queued and runs then.
 """
 
 import asyncio
+from collections.abc import Callable
 
-from protocol.ids import PeerKey
+from protocol.ids import AccountId, PeerKey
 from supervisor import notices
 from supervisor.clock import Clock
 from supervisor.core.scheduler import TurnCut
@@ -19,9 +20,15 @@ from supervisor.store import Change, Journal, SetInterruptedNote, SetMessage, St
 
 
 async def close_peers(
-    loop: SchedulerLoop, delivery: Delivery, journal: Journal, book: PeerBook, indicator: Indicator, clock: Clock
+    loop: SchedulerLoop,
+    delivery: Delivery,
+    journal: Journal,
+    book: PeerBook,
+    indicator: Indicator,
+    reachable: Callable[[AccountId], bool],
+    clock: Clock,
 ) -> None:
-    """After the drain: no new turn starts any more."""
+    """After the drain: no new turn starts any more. reachable: can anything be sent on this account?"""
     core = loop.core
     cut = set(core.busy())
     for who in dict.fromkeys((*cut, *core.queued())):
@@ -29,7 +36,7 @@ async def close_peers(
         if who in cut:
             notice = notices.closing_both(waiting) if waiting else notices.closing_running()
             await _cut(who, notice, loop, delivery, journal, clock)
-        else:
+        elif reachable(who.account):  # else it would read of this end long after the bridge is back
             await delivery.notice(who, notices.closing_waiting(waiting), PartKind.OUTCOME)
         indicator.end(who)
 
