@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from supervisor import platform
@@ -67,3 +68,24 @@ def test_a_tree_is_all_below_a_process_with_what_it_wrote_and_holds(tmp_path: Pa
 
 def test_the_machine_has_memory() -> None:
     assert platform.memory_bytes() > 64 << 20
+
+
+def test_a_helper_dies_with_its_parent() -> None:
+    """A parent that is killed has no chance to say so."""
+    helper = "from supervisor import platform; import os, time; platform.die_with_parent(); print(os.getpid(), flush=True); time.sleep(60)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {helper!r}]).wait()"],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    helped = psutil.Process(pid)
+
+    parent.kill()
+    parent.wait()
+
+    end = time.monotonic() + 20  # somebody else's child by then: nothing but a look tells
+    while helped.is_running() and helped.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
+        time.sleep(0.005)
+    assert not helped.is_running() or helped.status() == psutil.STATUS_ZOMBIE

@@ -25,11 +25,12 @@ from supervisor.core.states import OPEN_MESSAGES, OPEN_PARTS
 from supervisor.store import (
     COUNTERS,
     AddPart,
+    AddUsage,
     BeginHandling,
     Bump,
     CountRefused,
-    ForgetRefused,
     FailureRecord,
+    ForgetRefused,
     Heard,
     HistoryRow,
     Journal,
@@ -37,8 +38,8 @@ from supervisor.store import (
     JournalUnavailable,
     MessageRow,
     MessageState,
-    PartKind,
     ParkedRecord,
+    PartKind,
     PartState,
     PutBack,
     SetGeneration,
@@ -1095,7 +1096,6 @@ def test_the_caller_of_another_thread_is_refused(store: Store) -> None:
     assert len(raised) == 1
 
 
-def test_a_umask_has_no_say(tmp_path: Path) -> None:
 def test_parked_parts_are_told_by_peer_with_the_age_of_the_oldest(store: Store) -> None:
     for number, (who, at, state) in enumerate(
         [
@@ -1121,6 +1121,7 @@ def test_failed_and_dead_messages_are_told_by_peer_as_far_back_as_asked(store: S
     )
 
 
+def test_a_umask_has_no_say(tmp_path: Path) -> None:
     """Mode bits come from us, not from whatever umask the service has."""
     old = os.umask(0)
     try:
@@ -1130,3 +1131,14 @@ def test_failed_and_dead_messages_are_told_by_peer_as_far_back_as_asked(store: S
         os.umask(old)
 
     assert stat.S_IMODE((tmp_path / "other.db").stat().st_mode) == 0o600
+
+
+def test_tokens_add_up_over_a_peers_day_and_no_further(store: Store) -> None:
+    alice, bob = PeerKey(AccountId("a"), PeerId("alice")), PeerKey(AccountId("a"), PeerId("bob"))
+
+    store.apply([AddUsage(alice, "2026-11-30", 100, 20), AddUsage(alice, "2026-11-30", 1, 2)])
+    store.apply([AddUsage(alice, "2026-12-01", 7, 0), AddUsage(bob, "2026-11-30", 5, 5)])
+
+    assert store.tokens_of(alice, "2026-11-30") == 123
+    assert store.tokens_of(alice, "2026-12-01") == 7
+    assert store.tokens_of(bob, "2026-12-01") == 0
