@@ -30,7 +30,20 @@ READS_ENVIRONMENT = {
 }
 
 # Modules whose promises are tested as a whole by another file.
-TESTED_ELSEWHERE: dict[str, str] = {}
+TESTED_ELSEWHERE: dict[str, str] = {
+    "supervisor.accounts": "tests/promises/test_accounts.py",
+    "supervisor.app": "tests/promises/test_answering.py",
+    "supervisor.channels.base": "tests/supervisor/channels/wechat/test_client.py",
+    "supervisor.clock": "tests/promises/test_idle.py",
+    "supervisor.closing": "tests/promises/test_shutdown.py",
+    "supervisor.conversations": "tests/promises/test_answering.py",
+    "supervisor.ctl": "tests/promises/test_accounts.py",
+    "supervisor.demo.main": "tests/promises/test_the_demo.py",
+    "supervisor.peers": "tests/promises/test_admission.py",
+    "supervisor.scheduler": "tests/promises/test_answering.py",
+    "supervisor.start": "tests/promises/test_supervisor_death.py",
+    "supervisor.status": "tests/promises/test_answering.py",
+}
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,7 @@ def test_the_simulated_wechat_shares_the_wire_types_and_never_the_client(module:
 
 def siblings(parent: str) -> set[str]:
     """The channels of supervisor.channels, the hosts of worker.hosts and so on; interfaces and tables are none."""
-    shared = {"base", "plan", "linux"}
+    shared = {"base", "plan", "linux", "program"}  # program.py: an agent program as a process, for any host
     depth = parent.count(".") + 1
     below = {name.split(".")[depth] for name in NAMES if name.startswith(f"{parent}.")}
     return {f"{parent}.{name}" for name in below - shared}
