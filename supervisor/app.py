@@ -356,7 +356,15 @@ class Bridge:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await intake.close()
-                await close_peers(loop, delivery, journal, book, indicator, self._clock)
+                await close_peers(
+                    loop,
+                    delivery,
+                    journal,
+                    book,
+                    indicator,
+                    lambda account: accounts.channel(account) is not None,
+                    self._clock,
+                )
                 await delivery.drain()
 
     def _apply(

@@ -229,6 +229,16 @@ class Bump:
     by: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class AddUsage:
+    """More tokens of one peer's day. day: the machine's calendar, as 2026-11-30"""
+
+    who: PeerKey
+    day: str
+    input_tokens: int
+    output_tokens: int
+
+
 Change = (
     SetMessage
     | Heard
@@ -243,6 +253,7 @@ Change = (
     | SetGeneration
     | SetInterruptedNote
     | Bump
+    | AddUsage
 )
 
 COUNTERS = (
@@ -303,6 +314,7 @@ BUSY_MS = 2_000
 CHECK_S = 2.0  # most time that open spends on looking for damage; a large journal is looked at in part
 SEEN_S = 7 * 86_400.0  # ids, and parts that nobody fetched
 HOUR_S = 3_600.0
+USAGE_S = 400 * 86_400.0  # a year of days, to compare with
 CLOCK_SAMPLES = 50
 REFUSED_KEPT = 1_000
 
@@ -400,6 +412,14 @@ CREATE TABLE refused (
   PRIMARY KEY (account, peer)
 );
 CREATE INDEX refused_silent ON refused (last_at);
+CREATE TABLE usage (
+  account       TEXT NOT NULL,
+  peer          TEXT NOT NULL,
+  day           TEXT NOT NULL,
+  input_tokens  INTEGER NOT NULL,
+  output_tokens INTEGER NOT NULL,
+  PRIMARY KEY (account, peer, day)
+) WITHOUT ROWID;
 CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
 
@@ -722,6 +742,17 @@ class Store:
                 self._run("UPDATE peer SET interrupted_note = ? WHERE account = ? AND peer = ?", note, *who)
             case Bump(counter, by):
                 self._bump(counter, by)
+            case AddUsage(who, day, input_tokens, output_tokens):
+                self._run(
+                    "INSERT INTO usage (account, peer, day, input_tokens, output_tokens) VALUES (?, ?, ?, ?, ?)"
+                    " ON CONFLICT (account, peer, day) DO UPDATE SET"
+                    " input_tokens = input_tokens + excluded.input_tokens,"
+                    " output_tokens = output_tokens + excluded.output_tokens",
+                    *who,
+                    day,
+                    input_tokens,
+                    output_tokens,
+                )
             case _:
                 assert_never(change)
 
@@ -948,6 +979,12 @@ class Store:
             name: value for name, value in self._rows("SELECT name, value FROM counter")
         }
 
+    def tokens_of(self, who: PeerKey, day: str) -> int:
+        """All that this peer has used on that day."""
+        query = "SELECT input_tokens + output_tokens FROM usage WHERE account = ? AND peer = ? AND day = ?"
+        rows = self._rows(query, *who, day)
+        return int(rows[0][0]) if rows else 0
+
     def uid_for(self, who: PeerKey, base: int, *, had: int | None = None) -> int:
         """The peer's uid for life, taken from base on, never used twice.
 
@@ -984,6 +1021,7 @@ class Store:
             )
             self._run("DELETE FROM seen WHERE at < ?", ids_before)
             self._run("DELETE FROM turn_start WHERE at <= ?", now - HOUR_S)
+            self._run("DELETE FROM usage WHERE day < date(?, 'unixepoch')", now - USAGE_S)
         with self._translated():
             self._db.executescript("PRAGMA incremental_vacuum")  # execute() would take one page and stop
             # A reader elsewhere only postpones the rest to the next time: nobody waits for it.

@@ -25,6 +25,7 @@ from supervisor.core.states import OPEN_MESSAGES, OPEN_PARTS
 from supervisor.store import (
     COUNTERS,
     AddPart,
+    AddUsage,
     BeginHandling,
     Bump,
     CountRefused,
@@ -1130,3 +1131,14 @@ def test_a_umask_has_no_say(tmp_path: Path) -> None:
         os.umask(old)
 
     assert stat.S_IMODE((tmp_path / "other.db").stat().st_mode) == 0o600
+
+
+def test_tokens_add_up_over_a_peers_day_and_no_further(store: Store) -> None:
+    alice, bob = PeerKey(AccountId("a"), PeerId("alice")), PeerKey(AccountId("a"), PeerId("bob"))
+
+    store.apply([AddUsage(alice, "2026-11-30", 100, 20), AddUsage(alice, "2026-11-30", 1, 2)])
+    store.apply([AddUsage(alice, "2026-12-01", 7, 0), AddUsage(bob, "2026-11-30", 5, 5)])
+
+    assert store.tokens_of(alice, "2026-11-30") == 123
+    assert store.tokens_of(alice, "2026-12-01") == 7
+    assert store.tokens_of(bob, "2026-12-01") == 0
