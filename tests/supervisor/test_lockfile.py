@@ -212,7 +212,9 @@ def test_locks_are_looked_after_every_half_minute(path: Path) -> None:
     assert (len(looked), Clock.slept) == (2, [130.0] * 3)
 
 
-@pytest.mark.parametrize("left", ["1 12345", f"{os.getpid()} 1", "", "garbage\x00"])
+@pytest.mark.parametrize(
+    "left", ["1 12345", f"{os.getpid()} 1", "", "garbage\x00"], ids=["a foreign pid", "our own pid", "empty", "garbage"]
+)
 def test_b051_b072_b094_what_a_dead_holder_left_behind_holds_nothing(path: Path, left: str) -> None:
     path.parent.mkdir()
     path.write_text(left)
