@@ -336,12 +336,13 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench(
-    folder: Path, behaviour: str | None = "obedient", *, limits: Limits | None = None
+    folder: Path, behaviour: str | None = "obedient", *, code: str | None = None, limits: Limits | None = None
 ) -> AsyncIterator[Bench]:
-    """behaviour None: the product's own serve()."""
+    """behaviour None: the product's own serve(). code: a zygote's entry of the caller's own."""
     bus = folder / "run"
     bus.mkdir(mode=0o700, parents=True, exist_ok=True)
-    zygote = Zygote.start(entry(behaviour)) if behaviour else Zygote.start()
+    code = code or (entry(behaviour) if behaviour else None)
+    zygote = Zygote.start(code) if code else Zygote.start()
     try:
         async with Router.open(bus) as router, asyncio.TaskGroup() as tasks:
             made = Bench(folder, router, zygote, limits or Limits())

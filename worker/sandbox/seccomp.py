@@ -71,6 +71,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "lchown": (94, None),
     "listmount": (458, 458),
     "lookup_dcookie": (212, 18),
+    "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "migrate_pages": (256, 238),
     "modify_ldt": (154, None),
@@ -240,6 +241,9 @@ def program(network: NetworkMode, *, machine: str, pretend_chmod: bool) -> bytes
     # Flags of clone3 lie in memory, out of a filter's sight. ENOSYS makes every C library fall back to clone.
     on("clone3", [_ret(_fail(errno.ENOSYS))])
     on("clone", [_argument(0), *_if_any_bit(_NEW_NAMESPACE, [_ret(_fail(errno.EPERM))]), _ret(_ALLOW)])
+    # Files without a name that lie in memory are resident nowhere, so that whoever counts a tree's memory misses them.
+    # Libraries know kernels that have none (before 3.17).
+    on("memfd_create", [_ret(_fail(errno.ENOSYS))])
     # 128 instances a *user*, shared with the supervisor; libraries know "too many".
     for name in ("inotify_init", "inotify_init1"):
         on(name, [_ret(_fail(errno.EMFILE))])
