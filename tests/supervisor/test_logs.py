@@ -18,16 +18,33 @@ def log_file(tmp_path: Path) -> Path:
         logging.getLogger().removeHandler(handler)
 
 
-@pytest.mark.parametrize(
-    "words", ["🦀", "\ud83d", "a\x00b", "x\n2026-01-01T00:00:00.000Z INFO forged", "\u202eexe.gpj", "\x1b[2J"]
-)
-def test_b110_a_peers_words_make_one_line_and_no_error(log_file: Path, words: str) -> None:
-    logging.getLogger("test").info("refused peer=%s", words)
+WORDS = {
+    "emoji": "🦀",
+    "half a surrogate": "\ud83d",
+    "NUL": "a\x00b",
+    "a forged line": "x\n2026-01-01T00:00:00.000Z INFO forged",
+    "bidi": "\u202eexe.gpj",
+    "a screen's order": "\x1b[2J",
+}
 
-    lines = log_file.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 1
-    assert " INFO refused peer=" in lines[0]
-    assert not set(lines[0]) & set("\x00\x1b\u202e")
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+def test_b110_a_peers_words_make_one_line_and_no_error(words: str) -> None:
+    # Formatted here and not logged: pytest keeps what is logged and cannot hand half a surrogate on.
+    record = logging.LogRecord("test", logging.INFO, "", 0, "refused peer=%s", (words,), None)
+
+    line = logs.OneLine().format(record)
+
+    assert " INFO refused peer=" in line
+    assert not set(line) & set("\x00\x1b\u202e\n")
+    assert line.encode("utf-8")
+
+
+def test_a_log_file_gets_a_line_for_each_record(log_file: Path) -> None:
+    logging.getLogger("test").info("one %s", "🦀")
+    logging.getLogger("test").info("two")
+
+    assert [line.split(" ", 2)[2] for line in log_file.read_text(encoding="utf-8").splitlines()] == ["one 🦀", "two"]
 
 
 def test_a_megabyte_in_one_line_is_one_line(log_file: Path) -> None:
