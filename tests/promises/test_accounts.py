@@ -291,4 +291,5 @@ def test_an_account_held_by_another_bridge_is_locked_out_and_a_bridge_without_an
         other.bridge.start(wait=False)
         assert other.bridge.process is not None
         assert other.bridge.process.wait(DEADLINE_S) == 3
-        other.bridge.wait_log(str(bridge.bridge.process.pid))
+        other.bridge.wait_log(f"every stored account is in use by process {bridge.bridge.process.pid}")
+        assert "Traceback" not in "\n".join(other.bridge.lines)

@@ -162,7 +162,7 @@ def test_a_signal_during_the_start_ends_it_with_a_defined_code_and_the_next_star
         bridge.answer_to(bridge.me, "after it")
 
 
-def test_a_start_that_is_refused_leaves_nothing_behind(wechat: object, stage: Stages) -> None:
+def test_a_start_that_is_refused_says_why_in_one_line_and_leaves_nothing_behind(stage: Stages) -> None:
     """B-061: an exception in the middle of the start."""
     with stage() as bridge:
         home: Bridge = bridge.bridge
@@ -176,3 +176,5 @@ def test_a_start_that_is_refused_leaves_nothing_behind(wechat: object, stage: St
 
         assert code == 1
         assert time.monotonic() - began < 10
+        home.wait_log("ctl.sock")
+        assert "Traceback" not in "\n".join(home.lines)
