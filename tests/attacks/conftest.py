@@ -10,10 +10,18 @@ from pathlib import Path
 import pytest
 
 from protocol.spec import Layer
-from tests.attacks.sandboxed import OTHER_UID, PEER_UID, SHAPES, Stage
+from tests.attacks.sandboxed import OTHER_UID, OURS, PEER_UID, SHAPES, Cage, Stage, lacking
+from tests.attacks.summary import STAGED_ONLY
 from worker.sandbox import linux
 
 SECRET = b"canary-of-the-supervisor"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if STAGED_ONLY in os.environ:
+        others = [item for item in items if "stage" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture
@@ -34,8 +42,19 @@ def home() -> Iterator[Path]:
     shutil.rmtree(home)
 
 
-@pytest.fixture(params=sorted(SHAPES))
-def stage(request: pytest.FixtureRequest, home: Path) -> Iterator[Stage]:
+@pytest.fixture(scope="session")
+def cage() -> Iterator[Cage]:
+    bus = Path(tempfile.mkdtemp(prefix="bus-", dir="/var/tmp"))
+    cage = Cage(bus)
+    yield cage
+    cage.close()
+    shutil.rmtree(bus)
+
+
+@pytest.fixture(params=sorted(OURS))
+def stage(request: pytest.FixtureRequest, home: Path, cage: Cage) -> Iterator[Stage]:
+    if why := lacking(request.param):
+        pytest.skip(why)
     own_uids = Layer.OWN_UID in SHAPES[request.param]
     if own_uids:
         for kind in ("sessions", "workspaces", "media"):
@@ -43,7 +62,11 @@ def stage(request: pytest.FixtureRequest, home: Path) -> Iterator[Stage]:
                 for path in (home / kind / peer, home / kind / peer / "kept"):
                     os.chown(path, uid, uid)
     sibling = _sibling(OTHER_UID if own_uids else None)
-    yield Stage(home, request.param, sibling)
+    request.node.user_properties.append(("attack", request.param))
+    stage = Stage(home, request.param, sibling, cage)
+    yield stage
+    for worker in stage.shared:
+        worker.end()
     os.kill(sibling, signal.SIGKILL)
     os.waitpid(sibling, 0)
 

@@ -1,28 +1,37 @@
-"""Runs an attack in a child that sits in a real sandbox, and the same attack in a child that does not.
+"""Runs an attack inside a real worker, and the same attack in a process that sits in no sandbox.
 
-A child plays the nanny (enter_nanny), its child the worker (apply, then the attack); the outcome comes back by a pipe.
-Each child is killed with its parent, every wait has a deadline.
+Stage.inside() goes the whole way: pool, zygote, nanny, worker (supervised.py, attacked.py). The function inside() is for
+what no real start can give, such as another machine's kernel: a child plays the nanny (enter_nanny), its child the
+worker (apply, then the attack). Each child is killed with its parent, every wait has a deadline.
 """
 
+import base64
 import contextlib
 import errno
+import functools
 import json
 import os
 import select
 import signal
+import subprocess
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from protocol.codec import encode
 from protocol.content import Access
 from protocol.spec import IsolationMode, Layer, NetworkMode, WorkerLimits, WorkerPlan
+from tests.attacks.attacked import attempted, packed
 from worker import sandbox
 from worker.sandbox import linux, namespaces
 from worker.sandbox.facts import facts
 from worker.sandbox.plan import Facts
 
 DEADLINE_S = 60.0
+ROOT = Path(__file__).parents[2]
 
 Attack = Callable[[], object]
 
@@ -38,10 +47,11 @@ SHAPES: dict[str, tuple[Layer, ...]] = {
     "namespaces": (*IN_EVERY_SHAPE, Layer.USER_NS, Layer.PID_NS, Layer.MOUNT_NS),
     "without_landlock": (*(set(IN_EVERY_SHAPE) - {Layer.LANDLOCK}), Layer.USER_NS, Layer.PID_NS, Layer.MOUNT_NS),
     "without_namespaces": IN_EVERY_SHAPE,
+    "own_uid": (*IN_EVERY_SHAPE, Layer.OWN_UID, Layer.PID_NS, Layer.MOUNT_NS),
+    "own_uid_without_namespaces": (*IN_EVERY_SHAPE, Layer.OWN_UID),
 }
-if os.geteuid() == 0:
-    SHAPES["own_uid"] = (*IN_EVERY_SHAPE, Layer.OWN_UID, Layer.PID_NS, Layer.MOUNT_NS)
-    SHAPES["own_uid_without_namespaces"] = (*IN_EVERY_SHAPE, Layer.OWN_UID)
+# What a bridge of ours can come to: under root each peer has a uid, elsewhere none has.
+OURS = tuple(name for name, layers in SHAPES.items() if (Layer.OWN_UID in layers) == (os.geteuid() == 0))
 # Ids that no other run on this machine has: RLIMIT_NPROC counts all processes of one.
 PEER_UID = 1_000_000 + 2 * os.getpid()
 OTHER_UID = PEER_UID + 1
@@ -63,17 +73,80 @@ class Outcome:
         return self.broke or (errno.errorcode.get(self.code, str(self.code)) if self.code else f"worked: {self.value}")
 
 
+class Cage:
+    """The supervisor process of one test run, and the workers that it has for us (supervised.py)."""
+
+    def __init__(self, bus: Path) -> None:
+        # What attacks are made of goes by name: the zygote imports it before it forks, for a worker sees no test.
+        modules = sorted(name for name in sys.modules if name.startswith("tests.attacks.test_"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.attacks.supervised", str(bus), *modules],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._count = 0
+
+    def order(self, **order: object) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        if not select.select([self._process.stdout], [], [], DEADLINE_S)[0]:
+            raise AssertionError(f"no answer in {DEADLINE_S} s: {order}")
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline() or b'{"gone": "the supervisor"}')
+        return answer
+
+    def start(self, plan: WorkerPlan) -> "Caged | Outcome":
+        self._count += 1
+        name = str(self._count)
+        told = self.order(do="start", worker=name, plan=base64.b64encode(encode(plan)).decode())
+        if "gone" in told:
+            return Outcome(broke=f"no worker: {told['gone']}")
+        return Caged(self, name, told)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(DEADLINE_S)
+        self._process.stdout.close()
+
+
+class Caged:
+    """One real worker. pids: worker, nanny, zygote, supervisor, as the supervisor sees them."""
+
+    def __init__(self, cage: Cage, name: str, told: dict[str, Any]) -> None:
+        self._cage = cage
+        self._name = name
+        self.missing: list[str] = told.pop("missing")
+        self.pids: dict[str, int] = told
+
+    def attempt(self, attack: Attack) -> Outcome:
+        return Outcome(**self._cage.order(do="attack", worker=self._name, attack=packed(attack)))
+
+    def end(self) -> None:
+        """On return no process of it is left."""
+        self._cage.order(do="end", worker=self._name)
+
+
 @dataclass(frozen=True)
 class Stage:
-    """A bridge's home with two peers' folders in it; one of them is the attacker's. sibling: another peer's process."""
+    """A bridge's home with two peers' folders in it; one of them is the attacker's. sibling: another peer's process.
+
+    An attack that mentions its stage takes a copy along, which knows the names and can start nothing.
+    """
 
     home: Path
     shape: str
     sibling: int
+    cage: Cage | None = field(default=None, repr=False)
+    shared: list[Caged] = field(default_factory=list, repr=False)
     token: Path = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token", self.home / "token")
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "cage": None, "shared": []}
 
     def folder(self, kind: str, peer: str = "mine") -> Path:
         return self.home / kind / peer
@@ -128,9 +201,33 @@ class Stage:
         parents = Path(facts().programs[0]).parents
         return not all(parent.stat().st_mode & 0o001 for parent in parents)
 
-    def inside(self, attack: Attack, plan: WorkerPlan | None = None, *, machine: Facts | None = None) -> Outcome:
-        """Run attack in a sandbox that has every layer of the plan, or the child breaks."""
-        return inside(attack, plan or self.plan(), machine=machine)
+    def worker(self) -> Caged:
+        """This stage's own, with every layer of its shape."""
+        if not self.shared:
+            assert self.cage is not None
+            started = self.cage.start(self.plan())
+            if isinstance(started, Outcome):
+                raise AssertionError(started.broke)
+            self.shared.append(started)
+        return self.shared[0]
+
+    def inside(self, attack: Attack, plan: WorkerPlan | None = None) -> Outcome:
+        """Let a real worker try: this stage's own, or, with a plan, one that is made for this attack."""
+        if plan is None:
+            return self.worker().attempt(attack)
+        with self.another(plan) as worker:
+            return worker.attempt(attack)
+
+    @contextlib.contextmanager
+    def another(self, plan: WorkerPlan) -> Iterator[Caged]:
+        assert self.cage is not None
+        started = self.cage.start(plan)
+        if isinstance(started, Outcome):
+            raise AssertionError(started.broke)
+        try:
+            yield started
+        finally:
+            started.end()
 
 
 def inside(
@@ -170,6 +267,20 @@ def outside(attack: Attack, *, uid: int | None = None, as_namespace_root: bool =
         _tell(report, attack)
 
     return _in_child(child)
+
+
+@functools.cache
+def lacking(shape: str) -> str:
+    """Why this machine cannot have a worker of this shape; found out without any code of the product's. "" = it can."""
+    layers = set(SHAPES[shape])
+    if Layer.LANDLOCK in layers and linux.landlock_abi() == 0:
+        return "this kernel has no Landlock"
+    if Layer.USER_NS in layers and outside(os.getpid, as_namespace_root=True).value is None:
+        return "this machine gives ordinary users no user namespace"
+    new = linux.CLONE_NEWNS | linux.CLONE_NEWPID
+    if Layer.OWN_UID in layers and Layer.PID_NS in layers and outside(lambda: linux.unshare(new)).refused:
+        return "this root may make no namespaces"
+    return ""
 
 
 def become_namespace_root() -> None:
@@ -214,11 +325,5 @@ def _in_child(body: Callable[[int], None]) -> Outcome:
 
 def _tell(report: int, attack: Attack) -> None:
     """Ends the process."""
-    try:
-        told: dict[str, object] = {"value": attack()}
-    except OSError as error:
-        told = {"code": error.errno, "broke": "" if error.errno else repr(error)}
-    except BaseException:
-        told = {"broke": traceback.format_exc()}
-    os.write(report, json.dumps(told).encode())
+    os.write(report, json.dumps(attempted(attack)).encode())
     os._exit(0)

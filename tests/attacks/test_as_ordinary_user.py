@@ -1,37 +1,67 @@
-"""The whole suite again as an ordinary user, when it runs as root: most machines run a bridge that way."""
+"""Every attack again from the workers of an ordinary user, when the suite runs as root: most bridges run that way."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.as_user import AS_USER_S, interpreter_for, who
+from tests.attacks.as_user import NoInterpreter, interpreter, readable_copy, who
+from tests.attacks.summary import REPORT, SET_UID_PROGRAM, STAGED_ONLY
 
-TREE = Path(__file__).parents[2]
+AS_USER_S = 300
+HERE = Path(__file__).parent
+FILES = sorted(
+    file.name
+    for file in HERE.glob("test_*.py")
+    if file.name != Path(__file__).name and "stage: Stage" in file.read_text()
+)
 
 
 @pytest.mark.timeout(AS_USER_S + 30)
 @pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as an ordinary user already")
-def test_every_attack_fails_for_an_ordinary_users_worker_too() -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_every_attack_fails_for_an_ordinary_users_worker_too(
+    file: str, tmp_path: Path, record_property: pytest.FixtureRequest
+) -> None:
+    try:
+        python = interpreter()
+    except NoInterpreter as why:
+        if os.environ.get("CI") == "true" and sys.platform == "linux":
+            pytest.fail(str(why))
+        pytest.skip(str(why))
     uid, gid = who()
-    interpreter = interpreter_for(uid, gid)
-    if isinstance(interpreter, str):
-        pytest.skip(interpreter)
 
-    done = subprocess.run(
-        [*interpreter.command, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/attacks"],
-        cwd=TREE,
-        env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **interpreter.environment},
-        user=uid,
-        group=gid,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        timeout=AS_USER_S,
-        check=False,
-    )
+    with readable_copy() as tree:
+        report, set_uid = tree / "report.json", tree / "id"
+        report.touch()
+        os.chown(report, uid, gid)
+        shutil.copy("/usr/bin/id", set_uid)
+        set_uid.chmod(0o4755)  # an ordinary user's suite cannot make one
+        done = subprocess.run(
+            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/attacks/{file}"],
+            cwd=tree,
+            env={
+                "PATH": "/usr/bin:/bin",
+                "LANG": "C.UTF-8",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                STAGED_ONLY: "1",
+                REPORT: str(report),
+                SET_UID_PROGRAM: str(set_uid),
+            },
+            user=uid,
+            group=gid,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=AS_USER_S,
+            check=False,
+        )
+        told = report.read_text()
 
-    print(done.stdout[-4000:], file=sys.stderr)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    record_property("attacks", told)  # type: ignore[operator]
+    assert json.loads(told)["blocked"]

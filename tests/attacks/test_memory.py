@@ -30,11 +30,12 @@ def attach(pid: int) -> Attack:
     return attack
 
 
+class Range(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
 def peek(pid: int) -> Attack:
     """One byte of our own image at the same address: the sibling was forked from us."""
-
-    class Range(ctypes.Structure):
-        _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
     def attack() -> int:
         here, there = ctypes.create_string_buffer(1), ctypes.create_string_buffer(b"x")
