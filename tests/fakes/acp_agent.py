@@ -8,13 +8,16 @@ can load the session and replay it. Start flags change what it offers or how it 
     --auth --ignore-term --never-cancel --replay-after --act-on-load --deaf
 """
 
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 FLAGS = set(sys.argv[1:])
@@ -115,6 +118,15 @@ def daemon() -> None:
     os._exit(0)
 
 
+def attempted(attempt: Callable[[], object]) -> str:
+    """ "worked", or the name of the error."""
+    try:
+        attempt()
+    except OSError as error:
+        return f"refused: {errno.errorcode.get(error.errno or 0, type(error).__name__)}"
+    return "worked"
+
+
 def wait(seconds: float) -> bool:
     """True: cancelled meanwhile."""
     return CANCELLED.wait(seconds)
@@ -180,6 +192,13 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
             os._exit(7)
         case "DAEMON":
             daemon()
+        case "READ":
+            say(session, attempted(lambda: Path(rest).read_bytes()))
+        case "REACH":
+            host, port = rest.split()
+            say(session, attempted(lambda: socket.create_connection((host, int(port)), timeout=5).close()))
+        case "ASK_DNS":
+            say(session, attempted(lambda: socket.getaddrinfo(rest, 80)))
         case "LINE":
             padding = "x" * int(number * 1024 * 1024)
             update(session, sessionUpdate="tool_call_update", toolCallId="big", rawOutput=padding)
