@@ -35,6 +35,7 @@ PATH_BYTES = 103  # sockaddr_un on macOS; 107 on Linux
 BATCH = 64  # most messages of one reading; then the loop gets its turn
 IN_FRAMES, OUT_FRAMES = 16, 64  # most that wait in ZeroMQ for each worker
 HANDSHAKE_MS = 2000
+BACKLOG = 1024  # a nanny that finds the queue full is refused at once, and does not try again
 
 OnHeard = Callable[[LeaseKey, ToSupervisor | ProtocolViolation], None]
 
@@ -119,6 +120,7 @@ class Router:
         bus.rcvhwm = IN_FRAMES
         bus.sndhwm = OUT_FRAMES
         bus.handshake_ivl = HANDSHAKE_MS
+        bus.backlog = BACKLOG
         before = os.umask(0o077)
         try:
             bus.bind(f"ipc://{self._path}")

@@ -52,7 +52,7 @@ async def stage(limits: Limits | None = None) -> AsyncIterator[Bench]:
     """Two workers, hostile and other. At the end no process may be left."""
     with tempfile.TemporaryDirectory(prefix="greedy-", dir="/var/tmp") as folder:
         home = Path(folder)
-        home.chmod(0o711)
+        os.chmod(home, 0o711)
         async with bench(home, code=hostile.entry(), limits=limits) as made:
             for lease, uid in ((HOSTILE, PEER_UID), (OTHER, OTHER_UID)):
                 own = home / lease.peer
