@@ -222,6 +222,7 @@ def test_what_an_agent_says_of_its_failure_never_reaches_the_peer(stage: Stages,
 
         log = "\n".join(bridge.bridge.lines)
         assert "Traceback" in log and "LASTWORDS" in log, "the operator can read what happened"
+        assert "sk-proj" not in log and "secret-token" not in log
 
 
 def test_an_agent_that_never_answers_is_ended_by_the_turns_timeout(stage: Stages, program: Program) -> None:

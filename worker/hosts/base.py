@@ -12,6 +12,7 @@ tests/worker/hosts/test_contract.py):
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -76,9 +77,19 @@ class Opened:
     how: OpenedHow
 
 
+# What model servers quote when they refuse a key, and how such keys begin. A habit, no wall: an agent may spell a key as
+# it likes, but the log is read, mailed and kept by people who do not expect one there.
+_KEYS = re.compile(
+    r"""(\b(?:bearer|basic)\s+|[\w-]*(?:api[_-]?key|token|secret|password)["']?\s*[:=]\s*["']?)[^\s"',;}]+"""
+    r"|()\b(?:(?:sk|pk|rk|ghp|gho|github_pat|xox[a-z])[-_][\w-]{8,}|AIza[\w-]{20,}|AKIA[A-Z0-9]{12,}|eyJ[\w-]+\.[\w.-]+)",
+    re.IGNORECASE,
+)
+
+
 def for_the_log(text: str) -> str:
-    """An agent's words as an AgentError may carry them: capped, and encodable whatever they hold."""
-    return text[:DETAIL_CHARS].encode("utf-8", "replace").decode()
+    """An agent's words as an AgentError may carry them: without keys, capped, and encodable whatever they hold."""
+    masked = _KEYS.sub(lambda found: f"{found[1] or ''}***", text[: 4 * DETAIL_CHARS])
+    return masked[:DETAIL_CHARS].encode("utf-8", "replace").decode()
 
 
 class HostError(BridgeError):
@@ -92,7 +103,7 @@ class HostError(BridgeError):
 
 @dataclass(frozen=True, slots=True)
 class AgentError:
-    """detail may hold paths, keys and prompts: the operator's log is the only place for it."""
+    """detail may hold paths and prompts: the operator's log is the only place for it."""
 
     kind: FailureKind
     detail: str = ""

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from protocol.errors import FailureKind
 from protocol.to_supervisor import TurnOutcome
 from tests.fakes.hosts import end_of, run, words
@@ -19,10 +21,29 @@ from worker.hosts.base import (
     TurnEnded,
     UsageSeen,
     failed,
+    for_the_log,
     patched,
 )
 
 END = TurnEnded(TurnOutcome.COMPLETED)
+
+
+@pytest.mark.parametrize(
+    ("said", "logged"),
+    [
+        ("401 invalid api key sk-proj-0123456789abcdef for /v1", "401 invalid api key *** for /v1"),
+        ("Authorization: Bearer abc.def-ghi, retry", "Authorization: Bearer ***, retry"),
+        ("{'token': 'of the model', 'path': '/srv'}", "{'token': '*** the model', 'path': '/srv'}"),
+        ("OPENAI_API_KEY=hunter2 is wrong", "OPENAI_API_KEY=*** is wrong"),
+        ("jwt eyJhbGciOi.eyJzdWIi.c2ln", "jwt ***"),
+        (
+            "exit code 1; 1200 tokens: too many; task-list-of-today",
+            "exit code 1; 1200 tokens: too many; task-list-of-today",
+        ),
+    ],
+)
+def test_keys_in_an_agents_words_stay_out_of_the_log(said: str, logged: str) -> None:
+    assert for_the_log(said) == logged
 
 
 def tool(call_id: str, status: ToolStatus) -> ToolActivity:
