@@ -11,6 +11,7 @@ import contextlib
 import encodings.ascii  # noqa: F401 - every fork would import it for /proc
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -45,6 +46,8 @@ def main(serve: entry.Serve = turn.serve) -> None:
         linux.die_with_parent()
         linux.set_dumpable(0)
         linux.become_subreaper()  # of the tree of a nanny that is killed itself
+    # No core file of a nanny, forked from here, which will hold a key; nor of anything else, dumpable or not.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if os.getppid() != int(sys.argv[2]):
         os._exit(1)  # the supervisor died before the death signal was set
     signal.signal(signal.SIGINT, signal.SIG_IGN)
