@@ -1,5 +1,7 @@
 """The stage of every attack: a home with secrets and two peers' folders, once for each shape of sandbox."""
 
+import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -44,11 +46,26 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cage() -> Iterator[Cage]:
+    with cage_of_its_own() as cage:
+        yield cage
+
+
+@contextlib.contextmanager
+def cage_of_its_own() -> Iterator[Cage]:
     bus = Path(tempfile.mkdtemp(prefix="bus-", dir="/var/tmp"))
     cage = Cage(bus)
-    yield cage
-    cage.close()
-    shutil.rmtree(bus)
+    try:
+        yield cage
+    finally:
+        cage.close()
+        shutil.rmtree(bus)
+
+
+@pytest.fixture
+def mortal(stage: Stage) -> Iterator[Stage]:
+    """The stage with a supervisor that this test may kill."""
+    with cage_of_its_own() as cage:
+        yield dataclasses.replace(stage, cage=cage, shared=[])
 
 
 @pytest.fixture(params=sorted(OURS))

@@ -24,6 +24,7 @@ from typing import Any
 from protocol.codec import encode
 from protocol.content import Access
 from protocol.spec import IsolationMode, Layer, NetworkMode, WorkerLimits, WorkerPlan
+from supervisor.router import BUS_NAME
 from tests.attacks.attacked import attempted, packed
 from worker import sandbox
 from worker.sandbox import linux, namespaces
@@ -78,6 +79,7 @@ class Cage:
 
     def __init__(self, bus: Path) -> None:
         # What attacks are made of goes by name: the zygote imports it before it forks, for a worker sees no test.
+        self.bus = bus / BUS_NAME
         modules = sorted(name for name in sys.modules if name.startswith("tests.attacks.test_"))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.attacks.supervised", str(bus), *modules],
@@ -103,6 +105,11 @@ class Cage:
         if "gone" in told:
             return Outcome(broke=f"no worker: {told['gone']}")
         return Caged(self, name, told)
+
+    def kill(self) -> None:
+        """SIGKILL, as a supervisor that dies without a last word."""
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -5,7 +5,6 @@ import fcntl
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 
 from protocol.spec import Layer
 from tests.attacks.sandboxed import Attack, Stage, outside
-from tests.fakes.workers import alive, below
 from worker.sandbox import linux
 
 OUT_OF_REACH = {errno.ESRCH, errno.EPERM, errno.EACCES, errno.ENOENT, errno.EINVAL}
@@ -180,31 +178,3 @@ def test_a_sibling_is_not_offered_to_the_out_of_memory_killer(stage: Stage) -> N
 
     assert stage.inside(attack).code in OUT_OF_REACH | {errno.EROFS}
     assert outside(attack).code is None
-
-
-def test_a_tree_that_hides_in_its_own_sessions_and_ignores_signals_is_gone_by_order(stage: Stage) -> None:
-    """Double fork, setsid, TERM ignored."""
-
-    def attack() -> None:
-        ready, told = os.pipe()
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-                    signal.signal(number, signal.SIG_IGN)
-                os.write(told, b"!")
-                while True:
-                    signal.pause()
-            os._exit(0)
-        os.wait()
-        os.read(ready, 1)
-
-    with stage.another(stage.plan()) as worker:
-        assert str(worker.attempt(attack)) == "worked: None"
-        tree = below(worker.pids["nanny"])
-        assert len(tree) == 2
-        began = time.monotonic()
-    took_s = time.monotonic() - began
-
-    assert not [pid for pid in tree if alive(pid)], "the end is told when nobody is left"
-    assert took_s < 5.0  # generous; the benchmark holds the real figure

@@ -19,6 +19,7 @@ from protocol.to_worker import AnswerDialog, Typed
 from supervisor.core.lease import Gone, GoneWhy, LeaseState, Limits, Said
 from supervisor.pool import StartFailed, StartRefused, untrue_layers
 from tests.fakes import workers
+from tests.fakes.memory import memory_holds
 from tests.fakes.workers import BARE, WALLED, alive, below, bench, in_a_loop, key, until
 
 BOTH = pytest.mark.parametrize("wanted", [BARE, WALLED], ids=["bare", "walled"])
@@ -490,26 +491,6 @@ async def test_a_zygote_that_cannot_run_fails_the_start_and_not_the_bridge(tmp_p
 
 
 # --- secrets --------------------------------------------------------------------------------------------------
-
-
-def memory_holds(pid: int, needle: bytes) -> bool:
-    """Root reads any process's memory: all of its private, readable pages."""
-    with (
-        open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as maps,
-        open(f"/proc/{pid}/mem", "rb") as memory,
-    ):
-        for line in maps:
-            span, rights, *_ = line.split()
-            if rights[0] != "r" or "[v" in line:
-                continue
-            start, end = (int(edge, 16) for edge in span.split("-"))
-            memory.seek(start)
-            try:
-                if needle in memory.read(end - start):
-                    return True
-            except OSError:
-                continue
-    return False
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="reading another process's memory takes root")
