@@ -56,11 +56,15 @@ class DialogPurpose(StrEnum):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Sandboxed, before the grant and before the agent program starts. layers, missing: names of protocol.spec.Layer."""
+    """Sandboxed, before the grant and before the agent program starts. layers, missing: names of protocol.spec.Layer.
+
+    network   what it reaches in fact, a NetworkMode; "" from who does not say
+    """
 
     version: int
     layers: tuple[str, ...]
     missing: tuple[str, ...]
+    network: str = ""
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):

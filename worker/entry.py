@@ -18,6 +18,7 @@ from protocol.to_supervisor import VERSION, Leaving, Ready
 from protocol.to_worker import Grant
 from worker import turn
 from worker.link import Link
+from worker.passage import hand_over
 from worker.sandbox import LayerFailed, apply, linux
 
 SWEEP_S = 0.1  # between two looks at what waits to be reaped
@@ -26,17 +27,27 @@ REASON_CHARS = 300
 Serve = Callable[[Link, Grant], Awaitable[None]]
 
 
-def main(end: socket.socket, plan: WorkerPlan, already: frozenset[Layer], serve: Serve = turn.serve) -> NoReturn:
-    """end: our end of the socketpair, blocking. already: what the stem achieved before the fork."""
+def main(
+    end: socket.socket,
+    plan: WorkerPlan,
+    already: frozenset[Layer],
+    serve: Serve = turn.serve,
+    door: socket.socket | None = None,
+) -> NoReturn:
+    """end: our end of the socketpair, blocking. already: what the stem achieved before the fork. door: to the nanny's
+    passage, where the plan has one
+    """
     code = 1
     try:
-        code = _live(end, plan, already, serve)
+        code = _live(end, plan, already, serve, door)
     finally:
         # Whatever happened, the frames of the processes that we were forked from must not go on here.
         os._exit(code)
 
 
-def _live(end: socket.socket, plan: WorkerPlan, already: frozenset[Layer], serve: Serve) -> int:
+def _live(
+    end: socket.socket, plan: WorkerPlan, already: frozenset[Layer], serve: Serve, door: socket.socket | None
+) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in the zygote; what the agent starts must not inherit that
     if not end.recv(1):  # the nanny's go: the stem is gone, so the death signal is about the nanny
         return 1
@@ -44,7 +55,11 @@ def _live(end: socket.socket, plan: WorkerPlan, already: frozenset[Layer], serve
         linux.die_with_parent()  # no check of the parent afterwards: the link's end tells it
     link = Link(end)
     try:
-        applied = apply(plan, already=already, keep=(end.fileno(),))
+        applied = apply(plan, already=already, keep=(end.fileno(), *([] if door is None else [door.fileno()])))
+        if door is not None:
+            if applied.way is not None and applied.hand_over is not None:
+                hand_over(door, applied.way, applied.hand_over)
+            door.close()
     except LayerFailed as error:
         link.tell(Leaving(str(error)[:REASON_CHARS]))
         return LAYER_FAILED
@@ -52,7 +67,7 @@ def _live(end: socket.socket, plan: WorkerPlan, already: frozenset[Layer], serve
         # No peer byte has been seen, so that the text can only be about our own set-up.
         link.tell(Leaving(f"{type(error).__name__}: {error}"[:REASON_CHARS]))
         return 1
-    link.tell(Ready(VERSION, _names(applied.layers), _names(applied.missing)))
+    link.tell(Ready(VERSION, _names(applied.layers), _names(applied.missing), applied.network.value))
     grant = link.wait_for_grant()
     if grant is None:
         return 1

@@ -5,8 +5,8 @@ It holds no key while it forks: part two of the spec is read afterwards, so that
 
 Size, rate and form of what the worker says are enforced here: a frame's length before it is read, its type by decoding
 it as FromWorker, its rate by not reading on. The bytes are then passed on as they came. What the tree takes of the
-machine is watched here too (watch.py). One plain poll loop, no asyncio:
-there is a nanny for every worker, and it has to be small.
+machine is watched here too (watch.py), and its way to the gateway is served (passage.py). One plain poll loop, no
+asyncio: there is a nanny for every worker, and it has to be small.
 """
 
 import contextlib
@@ -23,7 +23,15 @@ import zmq
 
 from protocol.codec import FRAME_BYTES, HEADER, Unframer, encode, frame, from_worker, to_worker
 from protocol.errors import ProtocolViolation
-from protocol.spec import LAST_WORD_SAID, NannyKeys, WorkerLimits, WorkerPlan, nanny_keys, worker_plan
+from protocol.spec import (
+    LAST_WORD_SAID,
+    NannyKeys,
+    NetworkMode,
+    WorkerLimits,
+    WorkerPlan,
+    nanny_keys,
+    worker_plan,
+)
 from protocol.to_supervisor import (
     PIECE_BYTES,
     FormBroken,
@@ -37,6 +45,7 @@ from protocol.to_supervisor import (
 )
 from protocol.to_worker import RunTurn
 from worker import entry, turn
+from worker.passage import Passage
 from worker.sandbox import linux, namespaces
 from worker.sandbox.facts import facts
 from worker.watch import TreeWatch
@@ -59,12 +68,12 @@ def main(life_fd: int, spec_fd: int, serve: entry.Serve = turn.serve) -> None:
     life = socket.socket(fileno=life_fd)
     try:
         plan = worker_plan.decode(_read_part(spec_fd))
-        link, worker = _start_worker(plan, life, spec_fd, serve)
+        link, worker, passage = _start_worker(plan, life, spec_fd, serve)
         with contextlib.suppress(OSError):
             namespaces.leave_nanny(plan, facts())
         keys = nanny_keys.decode(_read_part(spec_fd))
         os.close(spec_fd)
-        said = _relay(life, link, worker, keys, plan.limits)
+        said = _relay(life, link, worker, keys, plan.limits, passage)
     except EOFError:  # the supervisor has changed its mind, or is dead
         kill_tree()
         said = False
@@ -99,27 +108,36 @@ def _read_exactly(descriptor: int, count: int) -> bytes:
     return data
 
 
-def _start_worker(plan: WorkerPlan, life: socket.socket, spec_fd: int, serve: entry.Serve) -> tuple[socket.socket, int]:
-    """Our end of the link, and the worker's pid as we see it. raises EOFError when there is no worker
+def _start_worker(
+    plan: WorkerPlan, life: socket.socket, spec_fd: int, serve: entry.Serve
+) -> tuple[socket.socket, int, Passage | None]:
+    """Our end of the link, the worker's pid as we see it, and its passage to the gateway where the plan has one.
+
+    raises EOFError when there is no worker
 
     A process that has unshared its pid namespace can start no thread any more (clone(2): EINVAL), and ZeroMQ needs two.
     So a stem enters the namespaces, forks the worker and ends; the worker becomes ours because we are the subreaper.
     """
     ours, theirs = socket.socketpair()
+    door, their_door = socket.socketpair() if plan.network in (NetworkMode.GATEWAY, NetworkMode.PROXY) else (None, None)
     reading, writing = os.pipe()
     stem = os.fork()
     if stem == 0:
         try:
             ours.close()
             life.close()
+            if door is not None:
+                door.close()
             os.close(spec_fd)
             os.close(reading)
-            _stem(plan, theirs, writing, serve)
+            _stem(plan, theirs, their_door, writing, serve)
         except BaseException:
             traceback.print_exc()  # nobody above would: this process must not return into its parent's frames
         finally:
             os._exit(1)
     theirs.close()
+    if their_door is not None:
+        their_door.close()
     os.close(writing)
     with os.fdopen(reading, "rb") as report:
         told = report.read()
@@ -129,10 +147,10 @@ def _start_worker(plan: WorkerPlan, life: socket.socket, spec_fd: int, serve: en
     with contextlib.suppress(OSError):  # it may be dead by now, which the relay finds out
         ours.send(b"\0")
     ours.setblocking(False)
-    return ours, int(told)
+    return ours, int(told), None if door is None else Passage(door, plan.gateway_port)
 
 
-def _stem(plan: WorkerPlan, theirs: socket.socket, report: int, serve: entry.Serve) -> None:
+def _stem(plan: WorkerPlan, theirs: socket.socket, door: socket.socket | None, report: int, serve: entry.Serve) -> None:
     with contextlib.suppress(OSError):
         linux.set_dumpable(1)  # else root owns our /proc files
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
@@ -144,7 +162,7 @@ def _stem(plan: WorkerPlan, theirs: socket.socket, report: int, serve: entry.Ser
     worker = os.fork()
     if worker == 0:
         os.close(report)
-        entry.main(theirs, plan, already, serve)
+        entry.main(theirs, plan, already, serve, door)
     os.write(report, str(worker).encode())
     os._exit(0)
 
@@ -191,7 +209,14 @@ class _Killed:
 _Ending = FromNanny | _Killed
 
 
-def _relay(life: socket.socket, link: socket.socket, worker: int, keys: NannyKeys, limits: WorkerLimits) -> bool:
+def _relay(
+    life: socket.socket,
+    link: socket.socket,
+    worker: int,
+    keys: NannyKeys,
+    limits: WorkerLimits,
+    passage: Passage | None,
+) -> bool:
     """Until worker or supervisor ends; then nothing of the tree is left. True: the last word was heard."""
     # The handler does nothing: the byte in the pipe wakes the poll. Python needs a handler for that.
     woken, waking = socket.socketpair()
@@ -202,7 +227,7 @@ def _relay(life: socket.socket, link: socket.socket, worker: int, keys: NannyKey
 
     context = zmq.Context()
     bus = _connect(context, keys)
-    relay = _Relay(life, link, woken, bus, worker, limits)
+    relay = _Relay(life, link, woken, bus, worker, limits, passage)
     ending = relay.run()
     kill_tree()
     heard = False
@@ -248,12 +273,14 @@ class _Relay:
         bus: "zmq.Socket[bytes]",
         worker: int,
         limits: WorkerLimits,
+        passage: Passage | None,
     ) -> None:
         self._life = life
         self._link = link
         self._woken = woken
         self._bus = bus
         self._worker = worker
+        self._passage = passage
         self._watch = TreeWatch(worker, limits)
         self._unframer = Unframer()
         self._up: deque[bytes] = deque()
@@ -267,6 +294,8 @@ class _Relay:
         poller = zmq.Poller()
         poller.register(self._life, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
+        if self._passage is not None:
+            poller.register(self._passage.fileno(), zmq.POLLIN)
         if (ended := self._reap()) is not None:  # before SIGCHLD had its handler
             return ended
         while True:
@@ -278,6 +307,8 @@ class _Relay:
                 self._carry(ready)
             except ProtocolViolation as broken:
                 return FormBroken(str(broken))
+            if self._passage is not None and self._passage.fileno() in ready:
+                self._passage.serve()
             if self._woken.fileno() in ready:
                 with contextlib.suppress(BlockingIOError):
                     self._woken.recv(READ_BYTES)

@@ -93,7 +93,7 @@ def test_ready_comes_after_the_plan_and_before_the_grant(start: Start) -> None:
 
     ready = worker.hear()
 
-    assert ready == Ready(VERSION, ("no_new_privs", "descriptors", "environment", "rlimits"), ("cgroup",))
+    assert ready == Ready(VERSION, ("no_new_privs", "descriptors", "environment", "rlimits"), ("cgroup",), "open")
     assert "NoNewPrivs:\t1" in Path(f"/proc/{worker.pid}/status").read_text()
     assert worker.ended() == 1  # no grant ever came
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from protocol.errors import BridgeError
-from protocol.spec import Layer, NetworkMode, WorkerPlan
+from protocol.spec import IsolationMode, Layer, NetworkMode, WorkerPlan
 from worker.sandbox import descriptors, environment, landlock, linux, namespaces, own_uid, rlimits, seccomp
 from worker.sandbox import plan as decide
 from worker.sandbox.facts import facts as find_facts
@@ -27,11 +27,17 @@ class LayerFailed(BridgeError):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """layers: achieved, the nanny's among them. missing: wanted and not achieved. network: what sockets it may make."""
+    """layers: achieved, the nanny's among them. missing: wanted and not achieved. network: what it reaches.
+
+    way        how it reaches the gateway; None where it does not, or needs no way
+    hand_over  the descriptor that the nanny needs for that, to be closed here once it has it
+    """
 
     layers: tuple[Layer, ...]
     missing: tuple[Layer, ...]
     network: NetworkMode
+    way: decide.Way | None = None
+    hand_over: int | None = None
 
 
 def apply(
@@ -54,11 +60,14 @@ def apply(
     with contextlib.suppress(PermissionError):  # we lead one already
         os.setsid()  # a signal to "my group" crosses a pid namespace: it would reach the nanny, whose group we were born in
 
+    hand_over: int | None = None
     for layer in decide.ORDER:
         if layer not in wanted:
             continue
+        if layer is Layer.SECCOMP and plan.mode is IsolationMode.REQUIRED and decide.has_no_way(plan, facts, achieved):
+            raise LayerFailed(Layer.NET_NS, decide.NO_WAY)
         try:
-            _perform(layer, plan, facts, achieved, keep)
+            hand_over = _perform(layer, plan, facts, achieved, keep) or hand_over
         except OSError as error:
             if layer in plan.required:
                 raise LayerFailed(layer, error.strerror or str(error)) from error
@@ -68,19 +77,24 @@ def apply(
     return Applied(
         layers=tuple(layer for layer in Layer if layer in achieved),
         missing=tuple(layer for layer in Layer if layer in wanted - achieved),
-        network=decide.sockets(plan, achieved),
+        network=decide.reached(plan, facts, achieved),
+        way=decide.way_out(plan, facts, achieved) if hand_over is not None else None,
+        hand_over=hand_over,
     )
 
 
-def _perform(layer: Layer, plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer], keep: tuple[int, ...]) -> None:
-    """raises OSError"""
+def _perform(
+    layer: Layer, plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer], keep: tuple[int, ...]
+) -> int | None:
+    """A descriptor that the nanny needs. raises OSError"""
     match layer:
         case Layer.DESCRIPTORS:
             descriptors.apply(keep)
         case Layer.MOUNT_NS:
             namespaces.own_mounts(plan, facts)
         case Layer.NET_NS:
-            namespaces.own_network()
+            listener = namespaces.own_network(plan.gateway_port)
+            return None if listener is None else listener.detach()
         case Layer.RLIMITS:
             rlimits.apply(plan.limits, processes=decide.process_limit(plan, facts, achieved))
         case Layer.OWN_UID:
@@ -92,14 +106,16 @@ def _perform(layer: Layer, plan: WorkerPlan, facts: Facts, achieved: frozenset[L
             linux.no_new_privs()
         case Layer.LANDLOCK:
             rules = decide.landlock_rules(plan, facts, achieved)
-            landlock.apply(facts.landlock_abi, rules, tcp_connect=decide.tcp_ports(plan, achieved))
+            landlock.apply(facts.landlock_abi, rules, tcp_connect=decide.tcp_ports(plan, facts, achieved))
         case Layer.SECCOMP:
-            seccomp.apply(
-                decide.sockets(plan, achieved),
+            return seccomp.apply(
+                decide.sockets(plan, facts, achieved),
                 machine=facts.machine,
                 pretend_chmod=decide.pretends_chmod(plan, achieved),
+                ask_to_connect=decide.way_out(plan, facts, achieved) is decide.Way.ASKED,
             )
         case Layer.USER_NS | Layer.PID_NS | Layer.CGROUP:
             raise AssertionError(f"{layer.value} is the nanny's")
         case _:
             assert_never(layer)
+    return None

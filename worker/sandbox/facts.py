@@ -29,6 +29,7 @@ def facts() -> Facts:
         system=(*system, *(path for path in (*DEVICES, *ETC) if os.path.exists(path))),
         links=tuple(links),
         loaders=_loaders(),
+        notifies=linux.can_install_descriptors(),
     )
 
 

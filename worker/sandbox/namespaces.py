@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from protocol.content import Access
-from protocol.spec import Layer, WorkerPlan
+from protocol.spec import Layer, NetworkMode, WorkerPlan
 from worker.sandbox import linux
 from worker.sandbox.plan import (
     TMP_BYTES,
@@ -63,8 +63,16 @@ def enter_nanny(plan: WorkerPlan, facts: Facts) -> frozenset[Layer]:
 
 
 def leave_nanny(plan: WorkerPlan, facts: Facts) -> None:
-    """After the fork: the nanny gives up its capabilities, but for _KEPT where the worker has another uid. raises OSError"""
-    linux.drop_capabilities(keep=_KEPT if takes_own_uid(plan, facts) else 0)
+    """After the fork: the nanny gives up its capabilities, but for _KEPT where the worker has another uid. raises OSError
+
+    Where it may have to answer that worker's connects it also has to read which address they name.
+    """
+    keep = 0
+    if takes_own_uid(plan, facts):
+        keep = _KEPT
+        if plan.network in (NetworkMode.GATEWAY, NetworkMode.PROXY) and Layer.NET_NS not in plan.required:
+            keep |= linux.CAP_SYS_PTRACE & linux.permitted_capabilities()  # root in a container has none
+    linux.drop_capabilities(keep=keep)
     linux.set_dumpable(0)
 
 
@@ -93,12 +101,23 @@ def _enter(wanted: frozenset[Layer]) -> None:
                 file.write(line)
 
 
-def own_network() -> None:
-    """An empty network namespace with its loopback up. raises OSError"""
+def own_network(port: int) -> socket.socket | None:
+    """An empty network namespace with its loopback up, and in it a listener in the gateway's place. raises OSError
+
+    port      the gateway's, 0 = none
+    returns   what the nanny has to serve; whoever connects meanwhile waits in its queue
+    """
     linux.unshare(linux.CLONE_NEWNET)
     up_and_running, set_flags = 0x1 | 0x40, 0x8914  # IFF_UP | IFF_RUNNING, SIOCSIFFLAGS
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, set_flags, struct.pack("16sH22x", b"lo", up_and_running))
+    if not port:
+        return None
+    # The protocol by its number, as the gateway's own listener has it: without it what we accept would gather bytes.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(64)
+    return listener
 
 
 def own_mounts(plan: WorkerPlan, facts: Facts) -> None:

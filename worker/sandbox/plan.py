@@ -7,7 +7,7 @@ the mount namespace shows them, Landlock allows them.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Flag, auto
+from enum import Enum, Flag, auto
 
 from protocol.content import Access
 from protocol.spec import Layer, NetworkMode, WorkerPlan
@@ -77,6 +77,7 @@ class Facts:
     system        those of SYSTEM_FOLDERS, DEVICES and ETC that exist and are no links
     links         system folders that are links: (path, target)
     loaders       the dynamic loaders: without EXECUTE on them no program starts
+    notifies      seccomp can ask the nanny, which can answer with a descriptor (Linux 5.9)
     """
 
     euid: int
@@ -87,6 +88,7 @@ class Facts:
     system: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
     loaders: tuple[str, ...]
+    notifies: bool = False
 
 
 class Right(Flag):
@@ -185,22 +187,51 @@ def landlock_rules(plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer]) -
     return (*folders(plan, facts), *extra)
 
 
-def sockets(plan: WorkerPlan, achieved: frozenset[Layer]) -> NetworkMode:
-    """NONE, GATEWAY or OPEN: what the seccomp filter lets a worker create.
+class Way(Enum):
+    """How a worker reaches the gateway and nothing else. A filter knows no addresses, and Landlock ports alone."""
 
-    A filter knows no addresses, so TCP to the gateway alone is only to be had in a network namespace, where nothing
-    else can be reached. Without one such a worker gets no socket.
-    """
+    LISTENER = "listener"  # a network namespace of its own, in which the nanny serves the gateway's address
+    ASKED = "asked"  # each connect() is the nanny's to answer, with a socket that it has connected itself
+
+
+NO_WAY = (
+    "no way to the model gateway: this system grants neither a network namespace (allow unprivileged user namespaces) "
+    "nor seccomp notification with descriptors (Linux 5.9)"
+)
+
+
+def way_out(plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer]) -> Way | None:
+    """None: this worker needs no gateway, or cannot be let to it."""
+    if plan.network not in (NetworkMode.GATEWAY, NetworkMode.PROXY):
+        return None
+    if Layer.NET_NS in achieved:
+        return Way.LISTENER
+    return Way.ASKED if facts.notifies and Layer.SECCOMP in plan.wanted else None
+
+
+def sockets(plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer]) -> NetworkMode:
+    """NONE, GATEWAY or OPEN: what the seccomp filter lets a worker create."""
     if plan.network is NetworkMode.OPEN and plan.access is Access.FULL:
         return NetworkMode.OPEN
-    if plan.network in (NetworkMode.GATEWAY, NetworkMode.PROXY) and Layer.NET_NS in achieved:
-        return NetworkMode.GATEWAY
-    return NetworkMode.NONE
+    return NetworkMode.NONE if way_out(plan, facts, achieved) is None else NetworkMode.GATEWAY
 
 
-def tcp_ports(plan: WorkerPlan, achieved: frozenset[Layer]) -> tuple[int, ...] | None:
+def reached(plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer]) -> NetworkMode:
+    """What a worker with these layers reaches: OPEN where nothing was there to stop it."""
+    if Layer.SECCOMP not in achieved and Layer.NET_NS not in achieved:
+        return NetworkMode.OPEN
+    found = sockets(plan, facts, achieved)
+    return plan.network if found is NetworkMode.GATEWAY else found
+
+
+def has_no_way(plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer]) -> bool:
+    """The plan promises a way to the gateway, and a worker that goes behind the filter now would have none."""
+    return plan.network in (NetworkMode.GATEWAY, NetworkMode.PROXY) and way_out(plan, facts, achieved) is None
+
+
+def tcp_ports(plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer]) -> tuple[int, ...] | None:
     """Ports that Landlock lets the worker connect to; None where TCP is open."""
-    match sockets(plan, achieved):
+    match sockets(plan, facts, achieved):
         case NetworkMode.OPEN:
             return None
         case NetworkMode.GATEWAY:

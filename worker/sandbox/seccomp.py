@@ -33,6 +33,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
     "adjtimex": (159, 171),
+    "bind": (49, 200),
     "bpf": (321, 280),
     "chmod": (90, None),
     "chown": (92, None),
@@ -41,6 +42,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "clock_settime": (227, 112),
     "clone": (56, 220),
     "clone3": (435, 435),
+    "connect": (42, 203),
     "delete_module": (176, 106),
     "fanotify_init": (300, 262),
     "fanotify_mark": (301, 263),
@@ -69,6 +71,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
     "lchown": (94, None),
+    "listen": (50, 201),
     "listmount": (458, 458),
     "lookup_dcookie": (212, 18),
     "memfd_create": (319, 279),
@@ -171,7 +174,7 @@ CHANGES_OF_MODE = (
 _LD, _JEQ, _JGT, _JGE, _JSET, _AND, _RET = 0x20, 0x15, 0x25, 0x35, 0x45, 0x54, 0x06
 _NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 
-_KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
+_KILL, _ALLOW, _ERRNO, _ASK = 0x80000000, 0x7FFF0000, 0x00050000, 0x7FC00000
 _X32_BIT = 0x40000000
 
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
@@ -217,12 +220,13 @@ def _one_of(values: Iterable[int], found: int, otherwise: int) -> Block:
     return [instruction for value in values for instruction in _if_equal(value, [_ret(found)])] + [_ret(otherwise)]
 
 
-def program(network: NetworkMode, *, machine: str, pretend_chmod: bool) -> bytes:
+def program(network: NetworkMode, *, machine: str, pretend_chmod: bool, ask_to_connect: bool = False) -> bytes:
     """The filter, as 8-byte BPF instructions.
 
-    network        NONE: no socket · GATEWAY: TCP over IPv4 · OPEN: IPv4, IPv6, routing netlink; never a Unix socket
-    pretend_chmod  answer changes of mode and owner with success, and make none
-    raises         OSError(ENOSYS) on an architecture without a table
+    network         NONE: no socket · GATEWAY: TCP over IPv4 · OPEN: IPv4, IPv6, routing netlink; never a Unix socket
+    pretend_chmod   answer changes of mode and owner with success, and make none
+    ask_to_connect  connect() is answered by whoever holds the filter's listener, and no socket takes connections
+    raises          OSError(ENOSYS) on an architecture without a table
     """
     architecture = ARCHITECTURES.get(machine)
     if architecture is None:
@@ -275,6 +279,12 @@ def program(network: NetworkMode, *, machine: str, pretend_chmod: bool) -> bytes
         for name, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
             refusal = _if_any_bit(_MSG_FASTOPEN, [_ret(_fail(errno.EACCES))])
             on(name, [_argument(flags), *refusal, _ret(_ALLOW)])
+    if ask_to_connect:
+        on("connect", [_ret(_ASK)])
+        # In the machine's own network: a port that listens there is a way in for everybody else. listen() binds by
+        # itself where it has to.
+        for name in ("bind", "listen"):
+            on(name, [_ret(_fail(errno.EACCES))])
     code.append(_ret(_ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
@@ -305,6 +315,13 @@ def _socket(network: NetworkMode) -> Block:
     ]
 
 
-def apply(network: NetworkMode, *, machine: str, pretend_chmod: bool) -> None:
-    """Load the filter on this thread and its descendants. Needs no_new_privs. raises OSError"""
-    linux.seccomp_filter(program(network, machine=machine, pretend_chmod=pretend_chmod))
+def apply(network: NetworkMode, *, machine: str, pretend_chmod: bool, ask_to_connect: bool = False) -> int | None:
+    """Load the filter on this thread and its descendants. Needs no_new_privs. raises OSError
+
+    returns   with ask_to_connect the listener, which answers every connect() from here on; until it does, they wait
+    """
+    filters = program(network, machine=machine, pretend_chmod=pretend_chmod, ask_to_connect=ask_to_connect)
+    if ask_to_connect:
+        return linux.seccomp_filter_with_listener(filters)
+    linux.seccomp_filter(filters)
+    return None

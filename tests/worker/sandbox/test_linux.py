@@ -1,8 +1,12 @@
 """worker/sandbox/linux.py: raw calls answer with the kernel's errno; what is absent answers ENOSYS."""
 
 import errno
+import json
 import os
+import platform
 import signal
+import socket
+import struct
 
 import pytest
 
@@ -60,3 +64,43 @@ def test_capabilities_are_gone_for_good_but_for_those_kept() -> None:
 def test_a_pidfd_of_a_process_that_never_was_is_refused() -> None:
     with pytest.raises(OSError):
         linux.pidfd_open(2**22 + 1)
+
+
+def test_a_call_that_waits_for_an_answer_gets_a_descriptor_or_a_refusal() -> None:
+    """A nanny's side of it, tried on getpriority()."""
+    if not linux.can_install_descriptors():
+        pytest.skip("seccomp cannot hand descriptors over here")
+    getpriority = {"x86_64": 140, "aarch64": 141}[platform.machine()]
+    number, asked = (0x20, 0, 0, 0), (0x15, 0, 1, getpriority)
+    asks = b"".join(struct.pack("=HBBI", *one) for one in (number, asked, (6, 0, 0, 0x7FC00000), (6, 0, 0, 0x7FFF0000)))
+
+    def body() -> list[object]:
+        ours, theirs = socket.socketpair()
+        place = os.open("/dev/null", os.O_RDONLY)
+        child = os.fork()
+        if child == 0:
+            linux.no_new_privs()
+            listener = linux.seccomp_filter_with_listener(asks)
+            socket.send_fds(theirs, [b"!"], [listener])
+            os.close(listener)
+            os.getpriority(os.PRIO_PROCESS, 0)
+            told = [os.read(place, 100).decode()]
+            try:
+                os.getpriority(os.PRIO_PROCESS, 0)
+            except OSError as error:
+                told.append(errno.errorcode[error.errno])
+            theirs.sendall(json.dumps(told).encode())
+            os._exit(0)
+        _, (listener,), _, _ = socket.recv_fds(ours, 1, 1)
+        reading, writing = os.pipe()
+        os.write(writing, b"installed")
+        first = linux.receive_notification(listener)
+        linux.install_descriptor(listener, first.id, reading, place)
+        linux.answer_notification(listener, first.id, 0)
+        second = linux.receive_notification(listener)
+        linux.answer_notification(listener, second.id, errno.EBADF)
+        found = json.loads(ours.recv(1000))
+        os.waitpid(child, 0)
+        return [first.pid == child, second.arguments[:2] == (os.PRIO_PROCESS, 0), *found]
+
+    assert outside(body).value == [True, True, "installed", "EBADF"]

@@ -1,6 +1,7 @@
 """worker/sandbox/namespaces.py: the nanny's half; the worker's is under attack in tests/attacks."""
 
 import os
+import socket
 
 import msgspec
 import pytest
@@ -89,11 +90,9 @@ def test_a_nanny_of_root_keeps_what_its_tree_needs_and_no_other_right() -> None:
 
 def test_a_network_namespace_is_empty_and_its_loopback_is_up() -> None:
     def body() -> list[str]:
-        namespaces.own_network()
+        assert namespaces.own_network(0) is None
         with open("/proc/net/dev") as file:
             names = [line.split(":")[0].strip() for line in file if ":" in line]
-        import socket
-
         with socket.socket() as server, socket.socket() as client:
             server.bind(("127.0.0.1", 0))
             server.listen()
@@ -103,3 +102,15 @@ def test_a_network_namespace_is_empty_and_its_loopback_is_up() -> None:
     told = outside(body, as_namespace_root=True).value
 
     assert isinstance(told, list) and "lo" in told and not any(name.startswith(("eth", "en")) for name in told)
+
+
+def test_a_network_namespace_with_a_gateway_has_a_listener_in_its_place() -> None:
+    def body() -> bool:
+        listener = namespaces.own_network(4711)
+        assert listener is not None
+        with socket.create_connection(("127.0.0.1", 4711)) as client:
+            server, _ = listener.accept()
+            server.sendall(b"reached")
+            return client.recv(100) == b"reached" and listener.proto == socket.IPPROTO_TCP
+
+    assert outside(body, as_namespace_root=True).value is True

@@ -1,6 +1,7 @@
 """worker/sandbox/plan.py: what each layer is told to do."""
 
 import dataclasses
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -15,16 +16,20 @@ from worker.sandbox.plan import (
     Facts,
     Right,
     Rule,
+    Way,
     binds,
     environment,
     folders,
+    has_no_way,
     is_below,
     kept_from_hiding,
     landlock_rules,
     pretends_chmod,
     process_limit,
+    reached,
     sockets,
     tcp_ports,
+    way_out,
     works_in,
 )
 
@@ -153,21 +158,41 @@ def test_the_common_folders_are_written_only_where_they_are_private() -> None:
 
 
 @pytest.mark.parametrize("network", [NetworkMode.GATEWAY, NetworkMode.PROXY])
-def test_a_way_to_the_gateway_needs_a_network_namespace(network: NetworkMode) -> None:
-    plan = msgspec.structs.replace(PLAN, network=network, gateway_port=4711)
+def test_the_first_way_to_the_gateway_that_works_is_taken(network: NetworkMode) -> None:
+    plan = msgspec.structs.replace(PLAN, network=network, gateway_port=4711, wanted=(Layer.SECCOMP, Layer.NET_NS))
+    asking, own_network = replace(FACTS, notifies=True), frozenset({Layer.NET_NS})
 
-    assert sockets(plan, frozenset()) is NetworkMode.NONE
-    assert tcp_ports(plan, frozenset()) == ()
-    assert sockets(plan, frozenset({Layer.NET_NS})) is NetworkMode.GATEWAY
-    assert tcp_ports(plan, frozenset({Layer.NET_NS})) == (4711,)
+    for machine, achieved, way in (
+        (FACTS, own_network, Way.LISTENER),
+        (asking, own_network, Way.LISTENER),
+        (asking, frozenset[Layer](), Way.ASKED),
+        (FACTS, frozenset[Layer](), None),
+    ):
+        assert way_out(plan, machine, achieved) is way
+        assert sockets(plan, machine, achieved) is (NetworkMode.NONE if way is None else NetworkMode.GATEWAY)
+        assert tcp_ports(plan, machine, achieved) == (() if way is None else (4711,))
+        assert has_no_way(plan, machine, achieved) == (way is None)
+        assert reached(plan, machine, achieved | {Layer.SECCOMP}) is (NetworkMode.NONE if way is None else network)
+
+
+def test_a_worker_without_a_model_has_no_way_and_misses_none() -> None:
+    asking = replace(FACTS, notifies=True)
+
+    assert way_out(PLAN, asking, frozenset(Layer)) is None
+    assert not has_no_way(PLAN, asking, frozenset())
+
+
+def test_without_any_wall_the_network_is_open_and_said_to_be() -> None:
+    assert reached(PLAN, FACTS, frozenset({Layer.RLIMITS})) is NetworkMode.OPEN
+    assert reached(PLAN, FACTS, frozenset({Layer.SECCOMP})) is NetworkMode.NONE
 
 
 @pytest.mark.parametrize("access", list(Access))
 def test_only_full_has_an_open_network(access: Access) -> None:
     plan = msgspec.structs.replace(at(access), network=NetworkMode.OPEN)
 
-    assert sockets(plan, frozenset(Layer)) is (NetworkMode.OPEN if access is Access.FULL else NetworkMode.NONE)
-    assert (tcp_ports(plan, frozenset(Layer)) is None) == (access is Access.FULL)
+    assert sockets(plan, FACTS, frozenset(Layer)) is (NetworkMode.OPEN if access is Access.FULL else NetworkMode.NONE)
+    assert (tcp_ports(plan, FACTS, frozenset(Layer)) is None) == (access is Access.FULL)
 
 
 def test_processes_are_limited_only_where_the_count_is_the_workers_own() -> None:

@@ -17,7 +17,7 @@ from worker.sandbox.seccomp import (
     program,
 )
 
-ALLOW, KILL = "allow", "kill"
+ALLOW, KILL, ASK = "allow", "kill", "ask"
 machines = pytest.mark.parametrize("machine", sorted(ARCHITECTURES))
 MODES = (NetworkMode.NONE, NetworkMode.GATEWAY, NetworkMode.OPEN)
 
@@ -41,18 +41,23 @@ def verdict(code: bytes, *, arch: int, number: int, arguments: tuple[int, ...] =
                 position += true if holds[opcode] else false
             case 0x06:
                 action = constant & 0xFFFF0000
-                return {0x7FFF0000: ALLOW, 0x80000000: KILL}.get(action, constant & 0xFFFF)
+                return {0x7FFF0000: ALLOW, 0x80000000: KILL, 0x7FC00000: ASK}.get(action, constant & 0xFFFF)
             case _:
                 raise AssertionError(f"an instruction that is not expected: {opcode:#x}")
 
 
 def ask(
-    machine: str, name: str, *arguments: int, network: NetworkMode = NetworkMode.NONE, pretend: bool = False
+    machine: str,
+    name: str,
+    *arguments: int,
+    network: NetworkMode = NetworkMode.NONE,
+    pretend: bool = False,
+    asking: bool = False,
 ) -> str | int:
     architecture = ARCHITECTURES[machine]
     number = NUMBERS[name][architecture.column]
     assert number is not None
-    code = program(network, machine=machine, pretend_chmod=pretend)
+    code = program(network, machine=machine, pretend_chmod=pretend, ask_to_connect=asking)
     return verdict(code, arch=architecture.audit, number=number, arguments=arguments)
 
 
@@ -202,3 +207,16 @@ def test_no_two_names_share_a_number(machine: str) -> None:
     numbers = [both[column] for both in NUMBERS.values() if both[column] is not None]
 
     assert len(numbers) == len(set(numbers))
+
+
+@machines
+def test_a_connect_is_asked_for_only_where_somebody_answers_and_then_nothing_listens(machine: str) -> None:
+    gateway = NetworkMode.GATEWAY
+
+    assert ask(machine, "connect", 3, network=gateway, asking=True) == ASK
+    assert ask(machine, "bind", 3, network=gateway, asking=True) == errno.EACCES
+    assert ask(machine, "listen", 3, network=gateway, asking=True) == errno.EACCES
+    assert ask(machine, "socket", 2, 1, 0, network=gateway, asking=True) == ALLOW
+    assert ask(machine, "sendto", 3, 0, 0, 0x20000000, network=gateway, asking=True) == errno.EACCES
+    for name in ("connect", "bind", "listen"):
+        assert ask(machine, name, 3, network=gateway) == ALLOW
