@@ -127,6 +127,20 @@ def attempted(attempt: Callable[[], object]) -> str:
     return "worked"
 
 
+def ruin(mebibytes: int) -> None:
+    """Twelve children that take so much memory each, deaf to TERM; half of them have run away from their parent."""
+    for index in range(12):
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if index % 2 and os.fork():
+                os._exit(0)
+            held = bytearray(mebibytes << 20)
+            held[::4096] = b"x" * len(held[::4096])
+            time.sleep(60)
+            os._exit(0)
+    time.sleep(60)
+
+
 def wait(seconds: float) -> bool:
     """True: cancelled meanwhile."""
     return CANCELLED.wait(seconds)
@@ -190,6 +204,13 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
             child = subprocess.Popen(["sleep", "60"], start_new_session=bool(number))
             (HOME / "child").write_text(str(child.pid))
             os._exit(7)
+        case "RUIN":
+            ruin(int(number))
+        case "FILL":
+            # So many files of a mebibyte, as fast as the disk takes them, with a look around after each.
+            for index in range(int(number)):
+                Path(f"fill-{index}").write_bytes(b"x" * (1 << 20))
+                time.sleep(0.005)
         case "DAEMON":
             daemon()
         case "READ":
