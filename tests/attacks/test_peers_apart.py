@@ -12,11 +12,11 @@ from tests.fakes.stage import FAKE_AGENT, Stage
 from tests.fakes.wechat import SimulatedWeChat
 
 
-def ask(stage: Stage, person: str, path: Path) -> str:
+def ask(s: Stage, person: str, path: Path) -> str:
     """What this person's agent says of reading a file."""
-    before = len(stage.wechat.view().texts(person))
-    stage.say(person, f"READ {path}")
-    return stage.answers(person, before + 1)[-1]
+    before = len(s.wechat.view().texts(person))
+    s.say(person, f"READ {path}")
+    return s.answers(person, before + 1)[-1]
 
 
 @pytest.mark.parametrize("access", ["chat", "readonly", "workspace"])

@@ -134,9 +134,9 @@ def shown(bridge: Bridge) -> Iterator[tuple[str, str]]:
         yield f"bridge-ctl {call}", done.stdout + done.stderr
 
 
-def trouble(wechat: SimulatedWeChat, stage: Stage) -> None:
+def trouble(wechat: SimulatedWeChat, s: Stage) -> None:
     """Every kind of bad answer, some of which say the token back to us."""
-    token, number = token_of(stage.bridge.home), 0
+    token, number = token_of(s.bridge.home), 0
     for path in ("getupdates", "sendmessage"):
         for name, parameters in (
             ("http_status", {"status": 500, "body": f"no such session: {token} {WORDS}"}),
@@ -146,10 +146,10 @@ def trouble(wechat: SimulatedWeChat, stage: Stage) -> None:
         ):
             wechat.set_fault(name, path=path, times=1, **parameters)
             number += 1
-            stage.say(stage.me, f"SAY {WORDS} {number}")
-    stage.say(stage.me, "SAY it is over")
+            s.say(s.me, f"SAY {WORDS} {number}")
+    s.say(s.me, "SAY it is over")
     wechat.clear_faults()
-    stage.hears(stage.me, "it is over")
+    s.hears(s.me, "it is over")
 
 
 @pytest.mark.timeout(180)
@@ -228,14 +228,14 @@ def no_core_dumps(bridge: Bridge) -> list[str]:
     return [f"{pid}" for pid, text in limits.items() if not re.search(r"Max core file size +0 +0 ", text)]
 
 
-def in_the_background(stage: Stage, secrets: Found) -> None:
+def in_the_background(s: Stage, secrets: Found) -> None:
     """One more life, whose log is a file."""
-    bridge = stage.bridge
+    bridge = s.bridge
     bridge.start("--detach", wait=False)
     assert bridge.process is not None
     assert bridge.process.wait(DEADLINE_S) == 0
-    stage.say(stage.me, f"SAY {WORDS} in the background")
-    stage.hears(stage.me, f"{WORDS} in the background")
+    s.say(s.me, f"SAY {WORDS} in the background")
+    s.hears(s.me, f"{WORDS} in the background")
     pid = bridge.status()["pid"]
     tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     bridge.ctl("shutdown")

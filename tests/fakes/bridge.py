@@ -29,6 +29,7 @@ class Bridge:
 
     def __init__(self, home: Path, *, base_url: str, cdn_url: str, settings: str = "", wechat: str = "") -> None:
         self.home = home
+        self.program: tuple[str, ...] = ("-m", "supervisor", "start")  # what Python is to run
         self.process: subprocess.Popen[bytes] | None = None
         self.lines: list[str] = []
         self._more = threading.Condition()
@@ -48,7 +49,7 @@ class Bridge:
     def start(self, *arguments: str, wait: bool = True) -> Self:
         self.lines.clear()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "start", *arguments],
+            [sys.executable, *self.program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
