@@ -22,12 +22,19 @@ EXIT_FAILED = 1
 
 def main() -> NoReturn:
     """The program's entry."""
-    shadowed = _shadowed()
-    if shadowed:
-        print(shadowed, file=sys.stderr)
+    unusable = _unsupported() or _shadowed()
+    if unusable:
+        print(unusable, file=sys.stderr)
         sys.exit(EXIT_FAILED)
     cli.main(prog_name="bridge-supervisor")
     sys.exit(0)
+
+
+def _unsupported() -> str | None:
+    """One line where nothing could bind an agent's processes to their worker's life."""
+    if sys.platform == "win32":
+        return "bridge-supervisor: runs on Linux and macOS; on Windows, run it inside WSL"
+    return None
 
 
 def _shadowed() -> str | None:

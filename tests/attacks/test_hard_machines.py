@@ -80,6 +80,7 @@ def best_effort(plan: WorkerPlan) -> WorkerPlan:
 def test_where_user_namespaces_are_refused_the_rest_holds_and_they_are_named(
     stage: Stage, refusal: Callable[[], None]
 ) -> None:
+    """B-057"""
     def measure() -> list[list[Layer]]:
         refusal()
         measured = probe.measure(best_effort(stage.plan()))
@@ -96,6 +97,7 @@ def test_where_user_namespaces_are_refused_the_rest_holds_and_they_are_named(
 @only_namespaces
 @pytest.mark.parametrize("layer", [Layer.LANDLOCK, Layer.SECCOMP, Layer.USER_NS, Layer.OWN_UID, Layer.CGROUP])
 def test_a_required_layer_that_fails_stops_the_worker_before_it_does_anything(stage: Stage, layer: Layer) -> None:
+    """B-025"""
     plan = stage.plan()
     poor = dataclasses.replace(facts(), landlock_abi=0, machine="vax")
     required = msgspec.structs.replace(plan, wanted=(layer,), required=(layer,))

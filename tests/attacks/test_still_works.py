@@ -94,6 +94,7 @@ print(asyncio.run(main()))
 
 
 def test_a_new_python_has_asyncio_ssl_threads_children_and_temporary_files(stage: Stage) -> None:
+    """B-089"""
     if stage.hides_our_interpreter:
         pytest.skip("this interpreter lies in a folder that only root may enter")
 
@@ -137,6 +138,7 @@ def test_own_children_are_waited_for_and_killed(stage: Stage) -> None:
 
 
 def test_names_numbers_and_time_zones_are_found(stage: Stage) -> None:
+    """B-089"""
     def work() -> list[str]:
         with open("/dev/urandom", "rb") as file:
             file.read(1)

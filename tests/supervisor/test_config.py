@@ -73,6 +73,7 @@ def test_the_newest_release_file_holds_every_key_with_its_default(home: Home) ->
 
 
 def test_a_file_with_byte_order_mark_and_windows_line_ends_is_read(home: Home) -> None:
+    """B-105"""
     text = '\ufeff[workers]\r\nconcurrency = 7\r\n[snippets]\r\nstandup = "昨天做了什么？"\r\n'
 
     settings = load(configure(home, text))
@@ -208,6 +209,7 @@ def test_every_kind_of_value_arrives_in_its_type(home: Home) -> None:
     ],
 )
 def test_a_wrong_value_is_named_with_file_key_and_what_is_expected(home: Home, text: str, line: str) -> None:
+    """B-079, B-105"""
     assert complaint(configure(home, text)) == line
 
 
@@ -235,6 +237,7 @@ def test_a_wrong_value_is_named_with_file_key_and_what_is_expected(home: Home, t
     ],
 )
 def test_a_file_that_is_no_toml_is_named_with_the_place(home: Home, text: str | bytes, line: str) -> None:
+    """B-105, B-115"""
     assert complaint(configure(home, text)) == line
 
 

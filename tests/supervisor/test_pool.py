@@ -108,6 +108,7 @@ async def test_the_last_words_of_a_worker_that_dies_behind_them_are_all_heard_fi
 
 @in_a_loop
 async def test_a_hundred_lives_leave_no_process_no_descriptor_and_no_file(tmp_path: Path) -> None:
+    """B-070: each of them ready in time."""
     async with bench(tmp_path) as b:
         await b.started(key())
         b.pool.leave(key())

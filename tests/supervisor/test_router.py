@@ -273,6 +273,7 @@ async def test_one_reading_is_bounded_and_the_rest_is_heard_all_the_same(folder:
 
 @in_a_loop
 async def test_a_busy_loop_costs_no_handshake(folder: Path, context: "zmq.Context") -> None:
+    """B-055"""
     async with Router.open(folder) as router:
         ear = Ear(router)
         keys = router.register(key(), os.getpid())
