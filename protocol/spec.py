@@ -59,6 +59,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     read, write, execute   what the worker may reach beside the interpreter's own files; write implies read
     hide                   folders that `full` must not see (the bridge's home)
     uid, gid               None = keep ours; else the peer's own ids (root supervisor)
+    cgroup                 the folder below which its nanny may make a group; empty = none
     required               layers without which the worker must not start
     wanted                 layers to try, in no particular order; those in neither list are left out
     """
@@ -79,6 +80,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     uid: int | None = None
     gid: int | None = None
     gateway_port: int = 0
+    cgroup: str = ""
 
 
 class NannyKeys(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from pathlib import Path
 from protocol.errors import BridgeError
 from protocol.home import find_home
 from protocol.ids import AccountId, PeerKey
-from supervisor import config, logs, platform
+from supervisor import cgroup, config, logs, platform
 from supervisor.accounts import Accounts
 from supervisor.accounts import Hooks as AccountHooks
 from supervisor.channels.base import Channel, Route
@@ -215,7 +215,8 @@ class Bridge:
             interim_text=lambda who: book.policy(who).agent.interim_text,
         )
         reader = WeChatReader()
-        isolation = Isolation(settings.workers)
+        movable = [pid for pid in (os.getpid(), self._zygote.pid) if pid is not None]
+        isolation = Isolation(settings.workers, cgroup=cgroup.prepare(movable))
         indicator = Indicator(tasks, partial(_route, accounts, book, settings))
         loop = SchedulerLoop(
             Scheduler(_limits(settings)),

@@ -74,6 +74,7 @@ class Grants:
             workers=settings.workers,
             uid=uid,
             layers=self._isolation.layers,
+            cgroup=self._isolation.cgroup,
         )
         grant = Grant(
             session_dir=str(folders.session),

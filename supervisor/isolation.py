@@ -54,10 +54,14 @@ def level(layers: Iterable[Layer]) -> Level:
 class Isolation:
     """What this machine offers. Weak, with everything missing, until a probe worker has told; asked by everybody."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, *, cgroup: Path | None = None) -> None:
+        """cgroup: the folder that has been delegated to us for the workers' groups"""
+        self.cgroup = cgroup
         self.mode = workers.isolation
         self.layers: tuple[Layer, ...] = ()
-        self.missing: tuple[Layer, ...] = () if self.mode is IsolationMode.OFF else wanted(self.mode, uid=own_uid())
+        self.missing: tuple[Layer, ...] = (
+            () if self.mode is IsolationMode.OFF else wanted(self.mode, uid=own_uid(), cgroup=cgroup)
+        )
 
     def learn(self, layers: Iterable[str], missing: Iterable[str]) -> None:
         """From a probe worker's Ready. raises ValueError: a name that is no Layer"""
@@ -78,11 +82,12 @@ def own_uid() -> int | None:
     return 1 if os.geteuid() == 0 else None
 
 
-def wanted(mode: IsolationMode, *, uid: int | None) -> tuple[Layer, ...]:
-    """The layers to try. A uid of its own takes the place of a user namespace."""
+def wanted(mode: IsolationMode, *, uid: int | None, cgroup: Path | None = None) -> tuple[Layer, ...]:
+    """The layers to try. A uid of its own takes the place of a user namespace; a cgroup is there only if delegated."""
     if mode is IsolationMode.OFF:
         return BARE
-    return (*ALWAYS, Layer.USER_NS if uid is None else Layer.OWN_UID)
+    delegated = () if cgroup is None else (Layer.CGROUP,)
+    return (*ALWAYS, Layer.USER_NS if uid is None else Layer.OWN_UID, *delegated)
 
 
 def plan_for(
@@ -101,18 +106,20 @@ def plan_for(
     uid: int | None,
     layers: Iterable[Layer],
     gateway_port: int = 0,
+    cgroup: Path | None = None,
 ) -> WorkerPlan:
     """One worker's plan. The three folders exist.
 
     command  the agent program; its files join what may be read and executed
     home     the bridge's own, hidden from `full`
     uid      the peer's own (its gid is the same number); None keeps ours
+    cgroup   below which the worker's own group is made; None = there is none
     layers   what the probe found: required of every worker under `required`; none before a probe, and for the probe
     """
     programs = program_files(command)
     # A program that lies in the operator's home itself is reachable as a file; its folder would show the bridge's home.
     safe = (folder for folder in programs.folders if not home.is_relative_to(folder))
-    tried = wanted(mode, uid=uid)
+    tried = wanted(mode, uid=uid, cgroup=cgroup)
     offered = frozenset(layers)
     return WorkerPlan(
         access=access,
@@ -137,6 +144,7 @@ def plan_for(
         uid=uid,
         gid=uid,
         gateway_port=gateway_port,
+        cgroup="" if cgroup is None else str(cgroup),
     )
 
 

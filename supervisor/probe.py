@@ -155,6 +155,7 @@ class Probe:
             workers=workers,
             uid=self._uid(),
             layers=(),
+            cgroup=self._isolation.cgroup,
         )
 
     def _uid(self) -> int | None:

@@ -25,6 +25,7 @@ from protocol.codec import FRAME_BYTES, HEADER, Unframer, encode, frame, from_wo
 from protocol.errors import ProtocolViolation
 from protocol.spec import (
     LAST_WORD_SAID,
+    Layer,
     NannyKeys,
     NetworkMode,
     WorkerLimits,
@@ -37,6 +38,7 @@ from protocol.to_supervisor import (
     FormBroken,
     FromNanny,
     FromWorker,
+    Limit,
     LimitPassed,
     OpenFailed,
     PieceMade,
@@ -46,7 +48,7 @@ from protocol.to_supervisor import (
 from protocol.to_worker import RunTurn
 from worker import entry, turn
 from worker.passage import Passage
-from worker.sandbox import linux, namespaces
+from worker.sandbox import cgroup, linux, namespaces
 from worker.sandbox.facts import facts
 from worker.watch import TreeWatch
 
@@ -54,6 +56,7 @@ BYTES_PER_S, BYTES_BURST = 1024 * 1024, 4 * 1024 * 1024
 FRAMES_PER_S, FRAMES_BURST = 1000.0, 2000.0  # a warm turn takes three; a flood at this rate costs us 4 % of a core
 DETAIL_BYTES = 2 * 1024
 READ_BYTES = 64 * 1024
+MIB = 1024 * 1024
 BUS_FRAMES = 16  # most messages that wait in ZeroMQ, either way
 EXIT_S = 1.0  # a worker that has closed its end has so long to exit by itself
 LAST_WORD_S = 10.0  # how long a supervisor that is busy may take to hear the last word; the tree is gone by then
@@ -66,17 +69,21 @@ def main(life_fd: int, spec_fd: int, serve: entry.Serve = turn.serve) -> None:
     with contextlib.suppress(OSError):
         linux.become_subreaper()
     life = socket.socket(fileno=life_fd)
+    group = None
     try:
         plan = worker_plan.decode(_read_part(spec_fd))
-        link, worker, passage = _start_worker(plan, life, spec_fd, serve)
+        group = cgroup.make(plan, f"worker-{os.getpid()}")
+        link, worker, passage = _start_worker(plan, life, spec_fd, serve, group)
         with contextlib.suppress(OSError):
             namespaces.leave_nanny(plan, facts())
         keys = nanny_keys.decode(_read_part(spec_fd))
         os.close(spec_fd)
-        said = _relay(life, link, worker, keys, plan.limits, passage)
+        said = _relay(life, link, worker, keys, plan.limits, passage, group)
     except EOFError:  # the supervisor has changed its mind, or is dead
         kill_tree()
         said = False
+    if group is not None:
+        group.remove()
     raise SystemExit(LAST_WORD_SAID if said else 1)
 
 
@@ -109,7 +116,7 @@ def _read_exactly(descriptor: int, count: int) -> bytes:
 
 
 def _start_worker(
-    plan: WorkerPlan, life: socket.socket, spec_fd: int, serve: entry.Serve
+    plan: WorkerPlan, life: socket.socket, spec_fd: int, serve: entry.Serve, group: cgroup.Group | None
 ) -> tuple[socket.socket, int, Passage | None]:
     """Our end of the link, the worker's pid as we see it, and its passage to the gateway where the plan has one.
 
@@ -130,7 +137,7 @@ def _start_worker(
                 door.close()
             os.close(spec_fd)
             os.close(reading)
-            _stem(plan, theirs, their_door, writing, serve)
+            _stem(plan, theirs, their_door, writing, serve, group)
         except BaseException:
             traceback.print_exc()  # nobody above would: this process must not return into its parent's frames
         finally:
@@ -150,15 +157,27 @@ def _start_worker(
     return ours, int(told), None if door is None else Passage(door, plan.gateway_port)
 
 
-def _stem(plan: WorkerPlan, theirs: socket.socket, door: socket.socket | None, report: int, serve: entry.Serve) -> None:
+def _stem(
+    plan: WorkerPlan,
+    theirs: socket.socket,
+    door: socket.socket | None,
+    report: int,
+    serve: entry.Serve,
+    group: cgroup.Group | None,
+) -> None:
     with contextlib.suppress(OSError):
         linux.set_dumpable(1)  # else root owns our /proc files
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
+    joined: frozenset[Layer] = frozenset()
+    if group is not None:
+        with contextlib.suppress(OSError):
+            group.join()  # before the worker exists, so that nothing of it is ever elsewhere
+            joined = frozenset({Layer.CGROUP})
     try:
-        already = namespaces.enter_nanny(plan, facts())
+        already = namespaces.enter_nanny(plan, facts()) | joined
     except OSError:
-        already = frozenset()  # a required layer: the worker will say so, and leave
+        already = joined  # a required layer: the worker will say so, and leave
     worker = os.fork()
     if worker == 0:
         os.close(report)
@@ -216,6 +235,7 @@ def _relay(
     keys: NannyKeys,
     limits: WorkerLimits,
     passage: Passage | None,
+    group: cgroup.Group | None,
 ) -> bool:
     """Until worker or supervisor ends; then nothing of the tree is left. True: the last word was heard."""
     # The handler does nothing: the byte in the pipe wakes the poll. Python needs a handler for that.
@@ -236,6 +256,8 @@ def _relay(
             pass
         case WorkerExited():
             relay.drain()
+            if group is not None and group.ran_out_of_memory():
+                ending = LimitPassed(Limit.MEMORY, f"all of {limits.memory_bytes // MIB} MiB")
             heard = relay.say_last(ending)
         case FormBroken() | LimitPassed():
             heard = relay.say_last(ending)

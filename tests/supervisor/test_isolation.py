@@ -203,3 +203,13 @@ def test_a_script_that_names_itself_and_a_program_that_is_not_there_come_to_an_e
     assert program_files(("no-such-program-anywhere",)).files == ()
     assert program_files(()).files == ()
     assert os.path.isabs(program_files(("sh",)).files[0])
+
+
+def test_a_delegated_group_is_wanted_and_named_and_none_is_missed_where_there_is_none() -> None:
+    delegated = plan(cgroup=Path("/sys/fs/cgroup/unit"))
+
+    assert Layer.CGROUP in delegated.wanted
+    assert delegated.cgroup == "/sys/fs/cgroup/unit"
+    assert Layer.CGROUP not in plan().wanted
+    assert Layer.CGROUP not in Isolation(Workers()).missing
+    assert Layer.CGROUP in Isolation(Workers(), cgroup=Path("/sys/fs/cgroup/unit")).missing
