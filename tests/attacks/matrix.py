@@ -97,6 +97,19 @@ MATRIX = (
         ),
     ),
     Row(
+        "with a model: any address or port but the gateway's, data before connect, servers, floods of connects",
+        (Layer.SECCOMP,),
+        rows(
+            "attacks/test_ways_to_the_gateway",
+            "no_other_address_or_port_is",
+            "every_other_kind_of_socket_stays_shut",
+            "nothing_gets_out_past_connect",
+            "nobody_gets_in",
+            "an_address_that_changes_while_it_is_looked_at_leads_nowhere_else",
+            "a_flood_of_connects_costs_the_worker_and_not_its_nanny",
+        ),
+    ),
+    Row(
         "kill, tgkill, pidfd_send_signal, F_SETOWN on supervisor, sibling, zygote, nanny; a signal to everybody",
         NO_FOREIGN_PROCESSES,
         rows(
