@@ -27,6 +27,8 @@ CTL = "from supervisor.console.main import main; main()"
 class Bridge:
     """settings: extra TOML, appended to the tables that point the bridge at the simulated WeChat."""
 
+    wrapper: tuple[str, ...] = ()  # a program that starts ours
+
     def __init__(self, home: Path, *, base_url: str, cdn_url: str, settings: str = "", wechat: str = "") -> None:
         self.home = home
         self.program: tuple[str, ...] = ("-m", "supervisor", "start")  # what Python is to run
@@ -49,7 +51,7 @@ class Bridge:
     def start(self, *arguments: str, wait: bool = True) -> Self:
         self.lines.clear()
         self.process = subprocess.Popen(
-            [sys.executable, *self.program, *arguments],
+            [*self.wrapper, sys.executable, *self.program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
