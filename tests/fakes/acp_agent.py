@@ -284,7 +284,17 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
             line = json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params, "pad": ""})
             write((line[:-2] + "p" * (int(number) - len(line)) + line[-2:] + "\n").encode())
         case "WHOAMI":
-            say(session, json.dumps({"env": sorted(os.environ), "cwd": os.getcwd(), "home": str(HOME)}))
+            say(
+                session,
+                json.dumps(
+                    {
+                        "env": sorted(os.environ),
+                        "values": sorted(os.environ.values()),
+                        "cwd": os.getcwd(),
+                        "home": str(HOME),
+                    }
+                ),
+            )
         case "BLOCKS":
             say(session, json.dumps(blocks))
         case "MODE":
