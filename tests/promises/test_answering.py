@@ -212,6 +212,7 @@ def test_an_operator_stops_a_turn_with_bridge_ctl(stage: Stages) -> None:
 
 
 def test_a_hung_agent_is_stopped_within_the_grace_and_its_peer_goes_on_with_a_fresh_worker(stage: Stages) -> None:
+    """B-078"""
     with stage(agent=FAKE_AGENT, settings="[workers]\nstop_grace_s = 0.5") as bridge:
         bridge.begin()
         bridge.say(bridge.me, "HANG")
@@ -226,6 +227,7 @@ def test_a_hung_agent_is_stopped_within_the_grace_and_its_peer_goes_on_with_a_fr
 
 
 def test_new_begins_a_fresh_conversation_and_is_refused_in_mid_turn(stage: Stages) -> None:
+    """B-078"""
     with stage(agent=FAKE_AGENT) as bridge:
         bridge.begin()
         bridge.say(bridge.me, "HISTORY", "UNTIL gate\nHISTORY")

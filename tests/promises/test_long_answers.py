@@ -41,7 +41,7 @@ def test_thirty_paragraphs_arrive_in_order_in_ten_bubbles_at_most_and_none_is_to
 def test_an_answer_beyond_the_budget_says_that_more_waits_and_the_rest_comes_first_when_the_peer_writes(
     stage: Stages,
 ) -> None:
-    """Worked example 2."""
+    """B-002: Worked example 2."""
     with stage(agent=FAKE_AGENT) as bridge:
         bridge.begin()
         whole = paragraphs(50, 500)

@@ -357,6 +357,7 @@ def test_a_client_without_any_key_is_never_heard(home: Home) -> None:
 
 
 def test_the_socket_of_a_dead_supervisor_is_replaced(home: Home) -> None:
+    """B-090"""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(home.ctl_socket))
     assert home.ctl_socket.is_socket()
@@ -369,6 +370,7 @@ def test_the_socket_of_a_dead_supervisor_is_replaced(home: Home) -> None:
 
 
 def test_a_socket_that_somebody_listens_on_is_left_alone(home: Home) -> None:
+    """B-090"""
     async def test() -> None:
         with socket.socket(socket.AF_UNIX) as foreign:
             foreign.bind(str(home.ctl_socket))
@@ -382,6 +384,7 @@ def test_a_socket_that_somebody_listens_on_is_left_alone(home: Home) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
 def test_a_foreign_thing_in_the_sockets_place_is_named_and_left_alone(home: Home, kind: str) -> None:
+    """B-090"""
     target = home.run / "target"
     target.write_text("precious")
     match kind:
@@ -403,6 +406,7 @@ def test_a_foreign_thing_in_the_sockets_place_is_named_and_left_alone(home: Home
 
 
 def test_a_folder_that_cannot_hold_the_socket_is_fatal_and_a_later_start_is_good(home: Home) -> None:
+    """B-109"""
     (home.run / "sockets").symlink_to(home.path / "nowhere")
 
     async def fails() -> None:

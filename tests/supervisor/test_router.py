@@ -111,6 +111,7 @@ async def test_a_key_used_by_another_process_is_refused(folder: Path, context: "
 async def test_another_lease_with_the_victims_routing_id_gets_nothing_of_the_victims(
     folder: Path, context: "zmq.Context", first: str
 ) -> None:
+    """B-001"""
     async with Router.open(folder) as router:
         ear = Ear(router)
         victim_keys, thief_keys = (

@@ -87,6 +87,7 @@ def test_no_bubble_is_longer_than_the_limit_in_encoded_bytes(text: str, limit: i
 @given(text=texts, limit=st.integers(min_value=8, max_value=50))
 @settings(deadline=None)
 def test_no_cut_parts_a_character_that_fits_into_a_bubble(text: str, limit: int) -> None:
+    """B-071"""
     bubbles = split(text, size=Size(limit, 10_000))
 
     ends = set(graphemes.boundaries(text))
@@ -127,6 +128,7 @@ def test_a_url_that_fits_into_a_bubble_is_never_cut(words: list[str], urls: list
 
 
 def test_a_code_block_is_cut_between_its_lines() -> None:
+    """B-103"""
     lines = [f"    value_{n} = compute({n}, deep=True)" for n in range(40)]
     text, keep = "", []
     for line in lines:
@@ -151,16 +153,19 @@ def test_a_paragraph_is_a_better_end_than_a_sentence_and_a_sentence_better_than_
 
 @pytest.mark.parametrize(("length", "sizes"), [(1999, [1999]), (2000, [2000]), (2001, [2000, 1])])
 def test_the_limit_itself_still_fits(length: int, sizes: list[int]) -> None:
+    """B-008"""
     assert [len(bubble) for bubble in split("测" * length, size=WECHAT)] == sizes
     assert [len(bubble) for bubble in split("\n" + "测" * length + "\n\n", size=WECHAT)] == sizes
 
 
 def test_halves_of_surrogate_pairs_are_joined_or_replaced() -> None:
+    """B-071"""
     assert split("ok \ud83d done", size=WECHAT) == ("ok \ufffd done",)
     assert split("\ud83c\udfa9", size=WECHAT) == ("🎩",)
 
 
 def test_headings_a_table_and_a_list_become_few_bubbles() -> None:
+    """B-030"""
     text = "".join(f"{n}. Eine Zeile einer langen Liste, die niemand einzeln lesen will\n" for n in range(300))
 
     bubbles = split(text, size=WECHAT)
@@ -275,6 +280,7 @@ def test_a_longer_text_leaves_at_once_when_a_tool_starts() -> None:
 
 
 def test_a_hundred_tool_calls_with_short_comments_make_one_bubble() -> None:
+    """B-017"""
     turn = composer()
     sent: list[str] = []
     for n in range(120):

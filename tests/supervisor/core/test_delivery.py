@@ -133,6 +133,7 @@ def test_a_parked_rest_that_ends_with_the_budget_announces_the_answer_still_bein
 
 
 def test_a_parked_rest_comes_first_in_order_and_once_when_the_peer_writes() -> None:
+    """B-002"""
     box = outbox(Rules(budget=3, reserve=1, gap_s=0.0))
     carry_out(box, replies(1, 2, 3, 4, 5), now=1.0)
 

@@ -29,6 +29,7 @@ def plain(text: str) -> str:
     ],
 )
 def test_emphasis_loses_its_marks_and_no_word(written: str, shown: str) -> None:
+    """B-043, B-095"""
     assert plain(written) == shown
 
 
@@ -50,6 +51,7 @@ def test_emphasis_loses_its_marks_and_no_word(written: str, shown: str) -> None:
     ],
 )
 def test_identifiers_arithmetic_paths_and_addresses_stay_as_they_are(text: str) -> None:
+    """B-053"""
     assert plain(text) == text
     assert plain(f"`{text}`") == text
 
@@ -74,6 +76,7 @@ def test_identifiers_arithmetic_paths_and_addresses_stay_as_they_are(text: str) 
     ],
 )
 def test_a_link_keeps_label_and_address(written: str, shown: str) -> None:
+    """B-065"""
     assert plain(written) == shown
 
 

@@ -73,6 +73,7 @@ def test_structure_stays_readable_without_its_marks(written: str, shown: str) ->
     ],
 )
 def test_code_keeps_its_body_and_loses_its_fence(written: str, shown: str) -> None:
+    """B-103"""
     assert flat(written) == shown
 
 
@@ -214,6 +215,7 @@ def test_every_letter_and_digit_survives_in_order(text: str) -> None:
 )
 @settings(deadline=None)
 def test_every_visible_word_survives_every_mark(words: list[tuple[str, str]]) -> None:
+    """B-043"""
     shown = flat("\n".join(shape.format(word, word) for word, shape in words))
 
     position = 0
