@@ -371,6 +371,7 @@ def test_the_socket_of_a_dead_supervisor_is_replaced(home: Home) -> None:
 
 def test_a_socket_that_somebody_listens_on_is_left_alone(home: Home) -> None:
     """B-090"""
+
     async def test() -> None:
         with socket.socket(socket.AF_UNIX) as foreign:
             foreign.bind(str(home.ctl_socket))

@@ -617,6 +617,7 @@ def test_a_peer_spared_the_parked_rest_gets_one_line_instead(tmp_path: Path) -> 
 
 def test_twenty_rounds_of_one_question_and_one_answer_are_all_delivered(tmp_path: Path) -> None:
     """B-023"""
+
     async def story() -> None:
         async with bridge(tmp_path).running() as b:
             for n in range(20):

@@ -274,6 +274,7 @@ def test_login_whose_input_ends_before_the_code_exits_with_1(supervisor: Scripte
 def test_login_works_in_every_encoding_and_always_prints_the_link(
     supervisor: ScriptedSupervisor, locale: dict[str, str]
 ) -> None:
+    """B-077"""
     for _ in range(2):
         supervisor.says(QrShown(url=URL, number=1, of=3), Progress(line="已扫码 🦀"), Done(lines=["signed in"]))
 

@@ -265,6 +265,7 @@ def test_a_session_that_cannot_be_resumed_starts_fresh_and_says_so(
 
 def test_an_agent_that_goes_on_by_itself_after_a_load_is_not_allowed_to(tmp_path: Path) -> None:
     """B-034"""
+
     async def scenario() -> None:
         session, _ = await reopened(tmp_path, "--act-on-load")
         try:
