@@ -81,6 +81,7 @@ def test_where_user_namespaces_are_refused_the_rest_holds_and_they_are_named(
     stage: Stage, refusal: Callable[[], None]
 ) -> None:
     """B-057"""
+
     def measure() -> list[list[Layer]]:
         refusal()
         measured = probe.measure(best_effort(stage.plan()))

@@ -139,6 +139,7 @@ def test_own_children_are_waited_for_and_killed(stage: Stage) -> None:
 
 def test_names_numbers_and_time_zones_are_found(stage: Stage) -> None:
     """B-089"""
+
     def work() -> list[str]:
         with open("/dev/urandom", "rb") as file:
             file.read(1)
