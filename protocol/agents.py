@@ -31,6 +31,26 @@ class HostFacts:
     carries_contract: bool
 
 
+# How agent programs are told where models and the web are. URL, TOKEN and PROXY stand for a worker's own.
+URL, TOKEN, PROXY = "{url}", "{token}", "{proxy}"
+GATEWAY_VARIABLES: dict[str, str] = {
+    "OPENAI_BASE_URL": f"{URL}/v1",
+    "OPENAI_API_KEY": TOKEN,
+    "ANTHROPIC_BASE_URL": URL,
+    "ANTHROPIC_API_KEY": TOKEN,
+    "GOOGLE_GEMINI_BASE_URL": URL,
+    "GEMINI_API_KEY": TOKEN,
+}
+PROXY_VARIABLES: dict[str, str] = {
+    "HTTP_PROXY": PROXY,
+    "HTTPS_PROXY": PROXY,
+    "http_proxy": PROXY,
+    "https_proxy": PROXY,
+    "NODE_USE_ENV_PROXY": "1",
+}
+# A library that takes a proxy from the environment is not to take it for the gateway.
+NO_PROXY_VARIABLES: dict[str, str] = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+
 HOSTS: dict[str, HostFacts] = {
     "echo": HostFacts(needs_command=False, talks_to_model=False, exact_tools=True, carries_contract=True),
     "acp": HostFacts(needs_command=True, talks_to_model=True, exact_tools=False, carries_contract=False),

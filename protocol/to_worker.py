@@ -45,6 +45,8 @@ class Grant(msgspec.Struct, frozen=True, tag=True):
     contract        static text for the session's system prompt
     tools           None = all of the access level, empty = none
     gateway_url     empty for a host that talks to no model
+    token           this worker's, for the gateway
+    proxy_url       the way to the public web, token included; empty without `network`
     """
 
     session_dir: str
@@ -58,6 +60,7 @@ class Grant(msgspec.Struct, frozen=True, tag=True):
     stop_grace_s: float
     gateway_url: str = ""
     token: str = ""
+    proxy_url: str = ""
 
 
 class RunTurn(msgspec.Struct, frozen=True, tag=True):

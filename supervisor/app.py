@@ -27,10 +27,12 @@ from supervisor.clock import SystemClock
 from supervisor.closing import close_peers
 from supervisor.config import ConfigError, Environment, Settings
 from supervisor.conversations import Conversations
+from supervisor.core.lease import Gone, PoolEvent
 from supervisor.core.lease import Limits as LeaseLimits
 from supervisor.core.scheduler import (
     AccountFreed,
     AccountHeld,
+    BudgetSpent,
     DrainBegan,
     GrantChanged,
     Limited,
@@ -45,6 +47,7 @@ from supervisor.delivery import Delivery
 from supervisor.detach import Announcer, Foreground
 from supervisor.detach import detach as go_to_background
 from supervisor.doctor import Doctor
+from supervisor.gatekeeper import Gatekeeper
 from supervisor.grants import Grants, terms
 from supervisor.home import Home
 from supervisor.indicator import Indicator
@@ -62,6 +65,7 @@ from supervisor.scheduler import SchedulerLoop
 from supervisor.start import carry_on
 from supervisor.status import StatusBoard
 from supervisor.store import Journal
+from supervisor.usage import Usage
 from supervisor.watch import Watcher
 
 log = logging.getLogger(__name__)
@@ -217,12 +221,20 @@ class Bridge:
         reader = WeChatReader()
         movable = [pid for pid in (os.getpid(), self._zygote.pid) if pid is not None]
         isolation = Isolation(settings.workers, cgroup=cgroup.prepare(movable))
+        usage = Usage(journal, clock)
+        gatekeeper = Gatekeeper(
+            environment=self._environment,
+            usage=usage,
+            clock=clock,
+            tasks=tasks,
+            over_budget=lambda key: loop.post(BudgetSpent(key.who, key.generation)),
+        )
         indicator = Indicator(tasks, partial(_route, accounts, book, settings))
         loop = SchedulerLoop(
             Scheduler(_limits(settings)),
             journal=journal,
             delivery=delivery,
-            grants=Grants(self._home, book, journal, isolation),
+            grants=Grants(self._home, book, journal, isolation, gatekeeper),
             prompts=Prompts(journal, book, reader, clock),
             indicator=indicator,
             tasks=tasks,
@@ -237,6 +249,7 @@ class Bridge:
             conversations=conversations,
             accounts=accounts,
             reader=reader,
+            usage=usage,
             clock=clock,
         )
         accounts.attach(
@@ -255,7 +268,7 @@ class Bridge:
             self._zygote,
             router,
             clock,
-            lambda event: probe.hear(event) if event.key.who == TRIAL else loop.hear(event),
+            partial(_heard, probe, gatekeeper, loop),
         )
         loop.attach(pool)
         lock_watch = LockWatch(lambda: (self._lock, *accounts.locks()), clock)
@@ -270,6 +283,7 @@ class Bridge:
             delivery=delivery,
             pool=pool,
             isolation=isolation,
+            gatekeeper=gatekeeper,
             lock_watch=lock_watch,
             clock=clock,
             warnings=warnings,
@@ -304,6 +318,7 @@ class Bridge:
         server = CtlServer(self._home)
         closing.callback(server.close)
         tasks.create_task(pool.run(), name="pool")
+        tasks.create_task(usage.run(), name="usage")
         try:
             self._zygote.preload(settings.agent.host)
             await probe.at_start(pool)
@@ -330,6 +345,7 @@ class Bridge:
                 await self._wind_down(accounts, intake, loop, delivery, journal, book, indicator)
         finally:
             await pool.close()
+            await gatekeeper.close()
             await accounts.close()
 
     async def _wind_down(
@@ -395,6 +411,15 @@ class Bridge:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 running.remove_signal_handler(number)
+
+
+def _heard(probe: Probe, gatekeeper: Gatekeeper, loop: SchedulerLoop, event: PoolEvent) -> None:
+    if event.key.who == TRIAL:
+        probe.hear(event)
+        return
+    if isinstance(event, Gone):
+        gatekeeper.revoke(event.key)
+    loop.hear(event)
 
 
 def _logged_in(account: AccountId, book: PeerBook, delivery: Delivery) -> None:

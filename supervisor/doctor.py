@@ -96,6 +96,7 @@ class Doctor:
             min_free_bytes=settings.workers.min_free_mb * MB,
             first=self.probe.first,
             trials=trials,
+            models=tuple(self.board.gatekeeper.problems()),
         )
 
     def _agents(self) -> tuple[AgentFact, ...]:

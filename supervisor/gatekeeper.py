@@ -31,6 +31,7 @@ from protocol.gateway import (
     from_gateway,
 )
 from protocol.ids import LeaseKey, PeerKey
+from protocol.spec import NetworkMode
 from supervisor.clock import Clock
 from supervisor.config import Environment
 from supervisor.core.admission import PeerPolicy
@@ -107,13 +108,14 @@ class Gatekeeper:
         self._closed = False
         self._said: dict[str, str] = {}  # what is wrong, by what it is about
 
-    def admit(self, key: LeaseKey, policy: PeerPolicy, *, limit: Callable[[], int]) -> Admission:
+    def admit(self, key: LeaseKey, policy: PeerPolicy, network: NetworkMode, *, limit: Callable[[], int]) -> Admission:
         """A token for this worker, with which its peer's earlier ones end. Starts the gateway when there is none.
 
+        network  PROXY: the public web too
         limit    tokens a day of this peer, 0 = no limit, as the settings stand when it is asked
         raises   OSError: no port, or no process
         """
-        proxy = policy.network
+        proxy = network is NetworkMode.PROXY
         found = upstream_for(policy.agent, self._environment.api_key(policy.agent))
         if isinstance(found, Upstream):
             self._said.pop("model", None)

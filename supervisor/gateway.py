@@ -95,7 +95,7 @@ class Gateway:
             case Lend(key=key, tokens=tokens):
                 holder = self._desk.holder(key)
                 if holder is not None:
-                    holder.left += tokens
+                    holder.lent(tokens)
                 waiting = self._waiting.pop(key, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(tokens)

@@ -6,20 +6,23 @@ The folders exist and belong to whom they must before a plan names them. Nothing
 import os
 import pwd
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from protocol.agents import HOSTS
 from protocol.content import Access, Role
 from protocol.errors import BridgeError
-from protocol.ids import Generation, PeerKey
+from protocol.ids import Generation, LeaseKey, PeerKey
 from protocol.spec import NetworkMode, WorkerPlan
 from protocol.to_worker import AgentSpec, Grant
 from supervisor.config import Workers
 from supervisor.contract import SessionFacts, contract
 from supervisor.core.admission import PeerPolicy
+from supervisor.gatekeeper import Admission
 from supervisor.home import Home
-from supervisor.isolation import Isolation, plan_for
+from supervisor.isolation import NO_WAY, Isolation, plan_for
 from supervisor.peers import PeerBook
 from supervisor.store import Journal, Store
 
@@ -32,6 +35,14 @@ class NotIsolated(GrantRefused):
     """This machine's isolation is too weak for anybody but the operator's own peer."""
 
 
+class AdmitsToGateway(Protocol):
+    """Gives a worker its token (gatekeeper.py)."""
+
+    def admit(
+        self, key: LeaseKey, policy: PeerPolicy, network: NetworkMode, *, limit: Callable[[], int]
+    ) -> Admission: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Folders:
     session: Path
@@ -40,11 +51,14 @@ class Folders:
 
 
 class Grants:
-    def __init__(self, home: Home, book: PeerBook, journal: Journal, isolation: Isolation) -> None:
+    def __init__(
+        self, home: Home, book: PeerBook, journal: Journal, isolation: Isolation, gatekeeper: AdmitsToGateway
+    ) -> None:
         self._home = home
         self._book = book
         self._journal = journal
         self._isolation = isolation
+        self._gatekeeper = gatekeeper
         # A journal that was lost has forgotten whose uids these are; nobody else may get them.
         self._uid_floor = max((_owner(folder) or 0 for folder in home.sessions.glob("*")), default=0) + 1
 
@@ -60,6 +74,9 @@ class Grants:
         uid = await self._uid(who, policy)
         folders = self._folders(who, policy, uid)
         network = network_for(policy)
+        if self._isolation.shuts_out(network):
+            raise NotIsolated(NO_WAY)
+        admission = self._admission(who, generation, policy, network)
         plan = plan_for(
             access=policy.access,
             network=network,
@@ -74,6 +91,7 @@ class Grants:
             workers=settings.workers,
             uid=uid,
             layers=self._isolation.layers,
+            gateway_port=admission.port if admission is not None else 0,
             cgroup=self._isolation.cgroup,
         )
         grant = Grant(
@@ -91,8 +109,27 @@ class Grants:
             contract=contract(SessionFacts(policy.access, network, str(folders.media))),
             tools=policy.tools,
             stop_grace_s=settings.workers.stop_grace_s,
+            gateway_url=admission.url if admission is not None else "",
+            token=admission.token if admission is not None else "",
+            proxy_url=admission.proxy_url if admission is not None else "",
         )
         return plan, grant
+
+    def _admission(
+        self, who: PeerKey, generation: Generation, policy: PeerPolicy, network: NetworkMode
+    ) -> Admission | None:
+        """None: this host talks to no model. At `full` models are reached through the gateway too: the key stays there."""
+        if not HOSTS[policy.agent.host].talks_to_model:
+            return None
+        try:
+            return self._gatekeeper.admit(
+                LeaseKey(who.account, who.peer, generation),
+                policy,
+                network,
+                limit=lambda: self._book.policy(who).max_tokens_per_day,
+            )
+        except OSError as error:
+            raise GrantRefused(f"the model gateway cannot be started: {error.strerror}") from error
 
     async def _uid(self, who: PeerKey, policy: PeerPolicy) -> int | None:
         """As root every peer has a uid for life; the operator's own workspace is served as its owner."""
@@ -138,6 +175,7 @@ def terms(policy: PeerPolicy, workers: Workers) -> tuple[object, ...]:
         policy.access,
         policy.tools,
         policy.network,
+        policy.max_tokens_per_day > 0,
         policy.agent,
         workers.isolation,
         workers.stop_grace_s,

@@ -58,6 +58,7 @@ from supervisor.store import (
     SetMessage,
     Store,
 )
+from supervisor.usage import Usage
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class Intake:
         conversations: Conversations,
         accounts: Accounts,
         reader: Reader,
+        usage: Usage,
         clock: Clock,
     ) -> None:
         self._journal = journal
@@ -94,6 +96,7 @@ class Intake:
         self._conversations = conversations
         self._accounts = accounts
         self._reader = reader
+        self._usage = usage
         self._clock = clock
         self._door = Door()
         # Bounded by what polls hand over: each account polls again only once its batch is in the journal, and this
@@ -199,7 +202,13 @@ class Intake:
     ) -> bool:
         """Queue it, or turn it away: False."""
         who = arrived.row.who
-        load = Load(waiting=self._loop.core.waiting_of(who), turns_at=record.turns_at)
+        limited = policy.max_tokens_per_day > 0
+        load = Load(
+            waiting=self._loop.core.waiting_of(who),
+            turns_at=record.turns_at,
+            tokens_today=await self._usage.used(who) if limited else 0,
+            tokens_anew_at=self._usage.today().ends_at,
+        )
         verdict = self._door.may_run(
             who, policy, load, late=late, max_queue=self._book.settings.admission.max_queue, at=heard.at
         )

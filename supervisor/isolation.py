@@ -22,6 +22,11 @@ BARE = (Layer.DESCRIPTORS, Layer.ENVIRONMENT)  # what even `off` keeps: not a wa
 ALWAYS = (*BARE, Layer.RLIMITS, Layer.NO_NEW_PRIVS, Layer.LANDLOCK, Layer.SECCOMP, Layer.PID_NS, Layer.MOUNT_NS)
 
 _SHEBANG_BYTES = 256
+NO_WAY = (
+    "this machine gives a worker no way to the model gateway that leads nowhere else: allow unprivileged user namespaces"
+    " (on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0), or use Linux 5.9 or later"
+)
+
 _SHEBANGS = 4  # most interpreters of interpreters
 
 
@@ -59,14 +64,24 @@ class Isolation:
         self.cgroup = cgroup
         self.mode = workers.isolation
         self.layers: tuple[Layer, ...] = ()
+        self.has_no_way = False  # to the gateway: seccomp and namespaces both lack what it takes
         self.missing: tuple[Layer, ...] = (
-            () if self.mode is IsolationMode.OFF else wanted(self.mode, uid=own_uid(), cgroup=cgroup)
+            ()
+            if self.mode is IsolationMode.OFF
+            else wanted(self.mode, uid=own_uid(), network=NetworkMode.GATEWAY, cgroup=cgroup)
         )
 
-    def learn(self, layers: Iterable[str], missing: Iterable[str]) -> None:
-        """From a probe worker's Ready. raises ValueError: a name that is no Layer"""
+    def learn(self, layers: Iterable[str], missing: Iterable[str], reaches: NetworkMode = NetworkMode.GATEWAY) -> None:
+        """From a probe worker's Ready. reaches: what it did when it was to reach the gateway. raises ValueError: a name
+        that is no Layer"""
         self.layers = tuple(Layer(name) for name in layers)
         self.missing = tuple(Layer(name) for name in missing)
+        self.has_no_way = reaches is NetworkMode.NONE
+
+    def shuts_out(self, network: NetworkMode) -> bool:
+        """A worker with this network could not have it, and must not start without."""
+        wants = network in (NetworkMode.GATEWAY, NetworkMode.PROXY)
+        return wants and self.has_no_way and self.mode is IsolationMode.REQUIRED
 
     @property
     def level(self) -> Level:
@@ -82,12 +97,18 @@ def own_uid() -> int | None:
     return 1 if os.geteuid() == 0 else None
 
 
-def wanted(mode: IsolationMode, *, uid: int | None, cgroup: Path | None = None) -> tuple[Layer, ...]:
-    """The layers to try. A uid of its own takes the place of a user namespace; a cgroup is there only if delegated."""
+def wanted(
+    mode: IsolationMode, *, uid: int | None, network: NetworkMode = NetworkMode.NONE, cgroup: Path | None = None
+) -> tuple[Layer, ...]:
+    """The layers to try. A uid of its own takes the place of a user namespace; a cgroup is there only if delegated.
+
+    A network of its own costs 10 ms, and a worker without any socket has nothing to gain by it.
+    """
     if mode is IsolationMode.OFF:
         return BARE
     delegated = () if cgroup is None else (Layer.CGROUP,)
-    return (*ALWAYS, Layer.USER_NS if uid is None else Layer.OWN_UID, *delegated)
+    own_network = (Layer.NET_NS,) if network in (NetworkMode.GATEWAY, NetworkMode.PROXY) else ()
+    return (*ALWAYS, *own_network, Layer.USER_NS if uid is None else Layer.OWN_UID, *delegated)
 
 
 def plan_for(
@@ -119,7 +140,7 @@ def plan_for(
     programs = program_files(command)
     # A program that lies in the operator's home itself is reachable as a file; its folder would show the bridge's home.
     safe = (folder for folder in programs.folders if not home.is_relative_to(folder))
-    tried = wanted(mode, uid=uid, cgroup=cgroup)
+    tried = wanted(mode, uid=uid, network=network, cgroup=cgroup)
     offered = frozenset(layers)
     return WorkerPlan(
         access=access,

@@ -19,7 +19,7 @@ import psutil  # type: ignore[import-untyped]  # it ships no types
 
 from protocol.errors import FailureKind, ProtocolViolation
 from protocol.ids import LeaseKey, PeerKey, TurnId
-from protocol.spec import LAYER_FAILED, Layer, WorkerPlan
+from protocol.spec import LAYER_FAILED, Layer, NetworkMode, WorkerPlan
 from protocol.to_supervisor import (
     Asked,
     DialogGone,
@@ -83,6 +83,7 @@ class WorkerView:
     """One worker, as `status` shows it.
 
     pid         the worker's; its nanny's until it is known
+    reaches     the network it has in fact, once it is known
     limits      what holds it, by name: see isolation.limit_kinds
     rss_bytes   resident, of the whole tree; a page that several processes share is counted in each
     """
@@ -93,6 +94,7 @@ class WorkerView:
     nanny_pid: int
     layers: tuple[Layer, ...]
     missing: tuple[Layer, ...]
+    reaches: NetworkMode
     limits: Mapping[str, str]
     idle_s: float
     rss_bytes: int
@@ -123,6 +125,7 @@ class _Held:
     worker_pid: int | None = None
     layers: tuple[Layer, ...] = ()
     missing: tuple[Layer, ...] = ()
+    reaches: NetworkMode | None = None
     why: GoneWhy | None = None
     detail: str = ""
     leaving: str = ""  # its own reason
@@ -264,7 +267,8 @@ class Pool:
                 nanny_pid=pid,
                 layers=one.layers,
                 missing=one.missing,
-                limits=limit_kinds(one.layers, one.plan.network),
+                reaches=one.reaches or one.plan.network,
+                limits=limit_kinds(one.layers, one.reaches or one.plan.network),
                 idle_s=0.0 if one.lease.state is LeaseState.BUSY else now - one.idle_since,
                 rss_bytes=size,
             )
@@ -327,8 +331,8 @@ class Pool:
         """What its lease allowed."""
         key = held.lease.key
         match message:
-            case Ready(layers=layers, missing=missing):
-                self._welcome(held, layers, missing)
+            case Ready(layers=layers, missing=missing, network=network):
+                self._welcome(held, layers, missing, network)
             case SessionOpened(session_id=session_id, how=how, agent_name=name, agent_version=version):
                 held.idle_since = self._clock.now()
                 self._on_event(Opened(key, session_id, how, f"{name} {version}".strip()))
@@ -359,14 +363,15 @@ class Pool:
         if held.nanny is not None:
             held.nanny.kill()
 
-    def _welcome(self, held: _Held, layers: tuple[str, ...], missing: tuple[str, ...]) -> None:
+    def _welcome(self, held: _Held, layers: tuple[str, ...], missing: tuple[str, ...], network: str) -> None:
         """It says that it is sandboxed. Ask the kernel, then hand the Grant over."""
         assert held.nanny is not None
         try:
             claimed = frozenset(Layer(name) for name in layers)
             lost = frozenset(Layer(name) for name in missing)
+            held.reaches = NetworkMode(network) if network else held.plan.network
         except ValueError:
-            self._break(held, "a layer that does not exist")
+            self._break(held, "a layer or a network that does not exist")
             return
         held.was_ready = True
         held.worker_pid = _first_child(held.nanny.pid)

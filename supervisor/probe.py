@@ -21,7 +21,7 @@ import msgspec
 from protocol.content import Access, Prompt
 from protocol.ids import Generation, LeaseKey, TurnId
 from protocol.probe import PROBE_HOST, REPORT, Attempt, Targets, attempts_at, reported
-from protocol.spec import NetworkMode, WorkerPlan
+from protocol.spec import IsolationMode, NetworkMode, WorkerPlan
 from protocol.to_supervisor import Remarked, TurnEnded
 from protocol.to_worker import AgentSpec, Grant, RunTurn
 from supervisor.config import Workers
@@ -100,7 +100,7 @@ class Probe:
         if trial.failed:
             log.error("trial_failed reason=%s", trial.failed)
         else:
-            self._isolation.learn(trial.holding, trial.lacking)
+            self._isolation.learn(trial.holding, trial.lacking, trial.reaches)
         if trial.broken:
             log.error("layers_broken layers=%s", ",".join(sorted(trial.broken)))
         log.info(
@@ -137,14 +137,17 @@ class Probe:
         if tuple(attempt for attempt, _ in running.ends) != attempts_at(access):
             return Trial(access, failed=f"not every attempt was made: {running.why}")
         pool.reopen()
-        return Trial(access, view.layers, view.missing, tuple(running.ends))
+        return Trial(access, view.layers, view.missing, tuple(running.ends), reaches=view.reaches)
 
     def _plan(self, access: Access, folders: _Folders) -> WorkerPlan:
         workers = self._workers()
+        # What is missing is to be told, not to keep the worker from starting.
+        mode = IsolationMode.BEST_EFFORT if workers.isolation is IsolationMode.REQUIRED else workers.isolation
         return plan_for(
             access=access,
-            network=NetworkMode.NONE,
-            mode=workers.isolation,
+            # As most agents have it, but with nobody behind it: whatever then is reached is an escape.
+            network=NetworkMode.OPEN if access is Access.FULL else NetworkMode.GATEWAY,
+            mode=mode,
             session_dir=folders.session,
             workspace=folders.workspace,
             media_dir=folders.media,

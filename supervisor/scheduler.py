@@ -66,6 +66,7 @@ from supervisor.store import (
     StartedTurn,
     Store,
 )
+from supervisor.usage import day_of
 
 log = logging.getLogger(__name__)
 
@@ -311,7 +312,11 @@ class SchedulerLoop:
     async def _close(self, close: Close) -> None:
         log.info("message_closed peer=%s message=%d state=%s", close.who.peer, close.row, close.state)
         change = SetMessage(close.row, close.state, self._clock.wall())
-        notice = notice_of(close.line, still_waiting=close.still_waiting) if close.line is not None else None
+        notice = None
+        if close.line is Line.TOKEN_BUDGET:
+            notice = notices.token_budget(wait_s=day_of(self._clock.wall()).ends_at - self._clock.wall())
+        elif close.line is not None:
+            notice = notice_of(close.line, still_waiting=close.still_waiting)
         finish = self._delivery.finish if close.keep_text else self._delivery.abandon
         await self._until_recorded(lambda: finish(close.who, close.row, notice=notice, extra=[change]))
 
@@ -338,8 +343,10 @@ class SchedulerLoop:
 
 
 def notice_of(line: Line, *, still_waiting: int = 0) -> notices.Notice:
-    """The words that go with a line of the core."""
+    """The words that go with a line of the core. TOKEN_BUDGET names a time, and is worded where it is known."""
     match line:
+        case Line.TOKEN_BUDGET:
+            return notices.token_budget(wait_s=0.0)
         case Line.WAITING_OWN:
             return notices.waiting_behind_own()
         case Line.WAITING_OTHERS:

@@ -6,6 +6,7 @@ Tokens, cursors and what people wrote are not in it.
 import os
 from dataclasses import dataclass
 
+from protocol.agents import HOSTS
 from protocol.ctl import (
     AccountRow,
     IsolationRow,
@@ -16,12 +17,14 @@ from protocol.ctl import (
     WorkerRow,
 )
 from protocol.ids import PeerKey, label
+from protocol.spec import NetworkMode
 from supervisor.accounts import Accounts
 from supervisor.clock import Clock
 from supervisor.core.scheduler import Scheduler
 from supervisor.delivery import Delivery
+from supervisor.gatekeeper import Gatekeeper
 from supervisor.home import Home
-from supervisor.isolation import Isolation
+from supervisor.isolation import NO_WAY, Isolation
 from supervisor.lockfile import LockWatch
 from supervisor.peers import PeerBook
 from supervisor.pool import Pool, WorkerView
@@ -42,6 +45,7 @@ class StatusBoard:
     delivery: Delivery
     pool: Pool
     isolation: Isolation
+    gatekeeper: Gatekeeper
     lock_watch: LockWatch
     clock: Clock
     warnings: tuple[str, ...]
@@ -136,10 +140,17 @@ class StatusBoard:
         lines += self.lock_watch.problems
         if self.scheduler.disk_full:
             lines.append("disk: less than workers.min_free_mb is free: no turn begins until there is room")
+        lines += self.gatekeeper.problems()
+        if self.isolation.shuts_out(NetworkMode.GATEWAY) and self._talks_to_models():
+            lines.append(f"agents cannot start: {NO_WAY}")
         if self.isolation.missing:
             missing = ", ".join(layer.value for layer in self.isolation.missing)
             lines.append(f"isolation {self.isolation.level.value}: missing {missing}")
         return lines
+
+    def _talks_to_models(self) -> bool:
+        agents = [self.book.settings.agent, *(self.book.policy(who).agent for who in self.book.known())]
+        return any(HOSTS[agent.host].talks_to_model for agent in agents)
 
 
 def _worker(view: WorkerView) -> WorkerRow:

@@ -296,6 +296,7 @@ def _session_spec(grant: Grant) -> SessionSpec:
         stop_grace_s=grant.stop_grace_s,
         gateway_url=grant.gateway_url,
         token=grant.token,
+        proxy_url=grant.proxy_url,
     )
 
 

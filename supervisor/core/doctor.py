@@ -78,7 +78,8 @@ class FailureFact:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """throttled, suspicious: accounts (bot ids). sockets: their folder where it is not the home's own. proxy: without its
-    password, empty = none. first: the trial at start. trials: those that were asked for now."""
+    password, empty = none. first: the trial at start. trials: those that were asked for now. models: what is wrong on the
+    way to the model servers, a line each."""
 
     status: StatusReply
     max_queue: int
@@ -98,6 +99,7 @@ class Facts:
     min_free_bytes: int
     first: Trial
     trials: tuple[Trial, ...] = ()
+    models: tuple[str, ...] = ()
 
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
@@ -108,6 +110,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     found += _parked(facts)
     found += _failures(facts)
     found += _agents(facts)
+    found += [Finding("model", ERROR, line, fix="set it right, then start the bridge again") for line in facts.models]
     found += _isolation(facts)
     found += _machine(facts)
     for trial in facts.trials:

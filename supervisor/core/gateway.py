@@ -226,6 +226,10 @@ class Holder:
     def key(self) -> LeaseKey:
         return self.issue.key
 
+    def lent(self, tokens: int) -> None:
+        """What was spent beyond the last loan is in the supervisor's books already, and off what it lends."""
+        self.left = max(0, self.left) + tokens
+
     @property
     def must_ask(self) -> bool:
         """No further call before the supervisor has lent some more."""

@@ -101,6 +101,14 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    """The gateway lends this worker nothing more today: its turn ends with one line."""
+
+    who: PeerKey
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class FreshAsked:
     """A fresh conversation: the idle worker leaves. Only asked when no turn runs (Scheduler.turn_of)."""
 
@@ -185,6 +193,7 @@ SchedulerEvent = (
     | DialogOpened
     | DialogClosed
     | StopAsked
+    | BudgetSpent
     | FreshAsked
     | GrantChanged
     | Removed
@@ -221,6 +230,7 @@ class Line(StrEnum):
     TOOK_TOO_MUCH = "took_too_much"
     DECLINED = "declined"
     LIMITED = "limited"
+    TOKEN_BUDGET = "token_budget"
     NOT_STARTED = "not_started"
     STARTS_PAUSED = "starts_paused"
     NOT_CONFIGURED = "not_configured"
@@ -438,6 +448,10 @@ class Scheduler:
                 self._dialog(self._peer(who), now, opened=False)
             case StopAsked(who):
                 self._stop(self._peer(who), effects)
+            case BudgetSpent(who, generation):
+                peer = self._peer(who)
+                if peer.generation == generation and peer.turn is not None and not peer.turn.closed:
+                    self._end_turn(peer, MessageState.LIMITED, Line.TOKEN_BUDGET, effects)
             case FreshAsked(who) | GrantChanged(who):
                 self._leave_soon(self._peer(who), effects)
             case Removed(who):

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from protocol.content import Access
 from protocol.probe import STOPPED_BY, WORKED, Attempt
-from protocol.spec import Layer
+from protocol.spec import Layer, NetworkMode
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """layers, missing: as its worker claimed and the kernel confirmed. failed: why there was no trial; else empty.
 
+    reaches   the network that its worker had, which was to have the gateway's
     ends   each attempt and how it ended: WORKED, or an error's name
     """
 
@@ -23,6 +24,7 @@ class Trial:
     missing: tuple[Layer, ...] = ()
     ends: tuple[tuple[Attempt, str], ...] = ()
     failed: str = ""
+    reaches: NetworkMode = NetworkMode.GATEWAY
 
     @property
     def broken(self) -> frozenset[Layer]:

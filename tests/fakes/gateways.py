@@ -12,6 +12,7 @@ import httpx
 
 from protocol.content import Access, Role
 from protocol.ids import AccountId, Generation, LeaseKey, PeerId
+from protocol.spec import NetworkMode
 from supervisor.clock import SystemClock
 from supervisor.config import read_environment
 from supervisor.core.admission import PeerPolicy
@@ -73,7 +74,9 @@ class Gate:
         self._log = log
 
     def admit(self, agent: Agent, key: LeaseKey | None = None, *, network: bool = False, tokens: int = 0) -> Admission:
-        return self.keeper.admit(key or lease(), policy(agent, network=network, tokens=tokens), limit=lambda: tokens)
+        reaches = NetworkMode.PROXY if network else NetworkMode.GATEWAY
+        rules = policy(agent, network=network, tokens=tokens)
+        return self.keeper.admit(key or lease(), rules, reaches, limit=lambda: tokens)
 
     @property
     def connects(self) -> list[tuple[str, int]]:

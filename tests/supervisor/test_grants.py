@@ -2,15 +2,20 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protocol.content import Role
-from protocol.ids import AccountId, Generation, PeerId, PeerKey
+from protocol.content import Access, Role
+from protocol.ids import AccountId, Generation, LeaseKey, PeerId, PeerKey
+from protocol.spec import Layer, NetworkMode, WorkerPlan
+from protocol.to_worker import Grant
 from supervisor.config import Settings, Workers
-from supervisor.core.policy import Agent
+from supervisor.core.admission import PeerPolicy
+from supervisor.core.policy import Agent, PeerOverrides
+from supervisor.gatekeeper import Admission
 from supervisor.grants import GrantRefused, Grants, NotIsolated
 from supervisor.home import Home
 from supervisor.isolation import ALWAYS, Isolation
@@ -30,6 +35,17 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
+class Gate:
+    """Admits everybody; keys: whom, with which network and limit."""
+
+    def __init__(self) -> None:
+        self.admitted: list[tuple[LeaseKey, NetworkMode, int]] = []
+
+    def admit(self, key: LeaseKey, policy: PeerPolicy, network: NetworkMode, *, limit: Callable[[], int]) -> Admission:
+        self.admitted.append((key, network, limit()))
+        return Admission(4711, "token", network is NetworkMode.PROXY)
+
+
 def launched(
     home: Home, *peers: PeerKey, settings: Settings | None = None, layers: tuple[Any, ...] = ALWAYS
 ) -> list[int | None]:
@@ -41,7 +57,7 @@ def launched(
         used = settings or Settings(workers=Workers(uid_base=BASE))
         isolation = Isolation(used.workers)
         isolation.learn([layer.value for layer in layers], [])
-        grants = Grants(home, PeerBook(used, journal, lambda account: record), journal, isolation)
+        grants = Grants(home, PeerBook(used, journal, lambda account: record), journal, isolation, Gate())
         try:
             return [(await grants.launch(who, Generation(1)))[0].uid for who in peers]
         finally:
@@ -107,3 +123,66 @@ def test_a_link_in_place_of_a_peers_folder_is_refused(home: Home, tmp_path: Path
 
     with pytest.raises(GrantRefused, match="is no folder"):
         launched(home, ME)
+
+
+TALKS = Agent(host="acp", command=("/bin/true",))
+
+
+def granted(
+    home: Home, rules: PeerOverrides, *, agent: Agent = TALKS, reaches: NetworkMode = NetworkMode.GATEWAY
+) -> tuple[WorkerPlan, Grant, Gate]:
+    """The owner's plan and grant, and whom the gateway admitted."""
+
+    async def script() -> tuple[WorkerPlan, Grant, Gate]:
+        journal, _ = await Journal.open(home.journal)
+        record = AccountRecord(OWNER, "bot-1@im.bot", "default", Role.OPERATOR, False, False, 0.0)
+        settings = Settings(workers=Workers(uid_base=BASE), agent=agent, peers={str(ME.peer): rules})
+        isolation = Isolation(settings.workers)
+        isolation.learn([layer.value for layer in (*ALWAYS, Layer.NET_NS)], [], reaches)
+        gate = Gate()
+        grants = Grants(home, PeerBook(settings, journal, lambda account: record), journal, isolation, gate)
+        try:
+            return *(await grants.launch(ME, Generation(3))), gate
+        finally:
+            await journal.close()
+
+    return asyncio.run(script())
+
+
+def test_a_host_with_a_model_gets_the_gateway_a_token_and_a_network_of_its_own(home: Home) -> None:
+    plan, grant, gate = granted(home, PeerOverrides(max_tokens_per_day=5000))
+
+    assert (plan.network, plan.gateway_port) == (NetworkMode.GATEWAY, 4711)
+    assert Layer.NET_NS in plan.wanted and Layer.NET_NS in plan.required
+    assert (grant.gateway_url, grant.token, grant.proxy_url) == ("http://127.0.0.1:4711", "token", "")
+    assert gate.admitted == [(LeaseKey(*ME, Generation(3)), NetworkMode.GATEWAY, 5000)]
+
+
+def test_network_adds_the_proxy_at_workspace_level_alone(home: Home) -> None:
+    plan, grant, _ = granted(home, PeerOverrides(network=True))
+    assert plan.network is NetworkMode.PROXY and grant.proxy_url == "http://worker:token@127.0.0.1:4711"
+
+    plan, grant, _ = granted(home, PeerOverrides(network=True, access=Access.READONLY))
+    assert plan.network is NetworkMode.GATEWAY and grant.proxy_url == ""
+
+
+def test_a_host_without_a_model_gets_nothing_of_the_gateway(home: Home) -> None:
+    plan, grant, gate = granted(home, PeerOverrides(network=True), agent=Agent(host="echo"))
+
+    assert (plan.network, plan.gateway_port) == (NetworkMode.NONE, 0)
+    assert Layer.NET_NS not in plan.wanted
+    assert (grant.gateway_url, grant.token, grant.proxy_url, gate.admitted) == ("", "", "", [])
+
+
+def test_full_reaches_models_through_the_gateway_too_so_that_the_key_stays_there(home: Home) -> None:
+    plan, grant, _ = granted(home, PeerOverrides(access=Access.FULL))
+
+    assert plan.network is NetworkMode.OPEN
+    assert grant.gateway_url == "http://127.0.0.1:4711" and grant.proxy_url == ""
+
+
+def test_where_no_way_leads_to_the_gateway_alone_such_a_host_does_not_start_and_the_remedy_is_named(home: Home) -> None:
+    with pytest.raises(NotIsolated, match="user namespaces"):
+        granted(home, PeerOverrides(), reaches=NetworkMode.NONE)
+
+    granted(home, PeerOverrides(), reaches=NetworkMode.NONE, agent=Agent(host="echo"))

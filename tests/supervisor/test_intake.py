@@ -26,6 +26,7 @@ from supervisor.peers import PeerBook
 from supervisor.prompts import Prompts
 from supervisor.scheduler import SchedulerLoop
 from supervisor.store import AccountRecord, BeginHandling, Journal, MessageRow, PartRow, Store
+from supervisor.usage import Usage
 
 OWNER = AccountId("owner@im.wechat")
 ME = PeerKey(OWNER, PeerId("owner@im.wechat"))
@@ -123,6 +124,7 @@ async def hall(path: Path, settings: Settings | None = None) -> AsyncIterator[Ha
             conversations=Conversations(journal=journal, book=book, loop=loop, delivery=delivery, clock=clock),
             accounts=Accounts(),  # type: ignore[arg-type]
             reader=WeChatReader(),
+            usage=Usage(journal, clock),
             clock=clock,
         )
         running = [tasks.create_task(loop.run(), name="loop")]

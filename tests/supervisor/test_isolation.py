@@ -213,3 +213,20 @@ def test_a_delegated_group_is_wanted_and_named_and_none_is_missed_where_there_is
     assert Layer.CGROUP not in plan().wanted
     assert Layer.CGROUP not in Isolation(Workers()).missing
     assert Layer.CGROUP in Isolation(Workers(), cgroup=Path("/sys/fs/cgroup/unit")).missing
+
+
+def test_a_network_of_its_own_is_for_those_who_have_somebody_to_reach() -> None:
+    for network in NetworkMode:
+        own = network in (NetworkMode.GATEWAY, NetworkMode.PROXY)
+        assert (Layer.NET_NS in plan(network=network).wanted) == own
+
+
+def test_a_machine_without_a_way_to_the_gateway_shuts_out_whoever_needs_one_unless_told_otherwise() -> None:
+    required, at_best = Isolation(Workers()), Isolation(Workers(isolation=IsolationMode.BEST_EFFORT))
+    for isolation in (required, at_best):
+        assert not isolation.shuts_out(NetworkMode.GATEWAY)
+        isolation.learn([layer.value for layer in WITH_OWN_UID], ["net_ns"], NetworkMode.NONE)
+
+    assert required.shuts_out(NetworkMode.GATEWAY) and required.shuts_out(NetworkMode.PROXY)
+    assert not required.shuts_out(NetworkMode.NONE) and not required.shuts_out(NetworkMode.OPEN)
+    assert not at_best.shuts_out(NetworkMode.GATEWAY)

@@ -14,12 +14,13 @@ tests/worker/hosts/test_contract.py):
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from protocol.agents import GATEWAY_VARIABLES, NO_PROXY_VARIABLES, PROXY, PROXY_VARIABLES, TOKEN, URL
 from protocol.content import Access, Prompt
 from protocol.errors import BridgeError, FailureKind
 from protocol.ids import DialogId, SessionId
@@ -55,6 +56,7 @@ class SessionSpec:
     contract      static text for the session's system prompt, for hosts that have a carrier for it
     tools         None = all of the access level, empty = none
     stop_grace_s  how long an aborted turn may take before its program is ended
+    gateway_url   where models are; token is the only key that works there. proxy_url: the public web
     """
 
     session_dir: Path
@@ -69,6 +71,22 @@ class SessionSpec:
     stop_grace_s: float = 5.0
     gateway_url: str = ""
     token: str = ""
+    proxy_url: str = ""
+
+
+def gateway_environment(spec: SessionSpec) -> dict[str, str]:
+    """Where an agent program finds models and, where it may, the web, as the usual libraries read it."""
+    if not spec.gateway_url:
+        return {}
+    variables = GATEWAY_VARIABLES | NO_PROXY_VARIABLES | (PROXY_VARIABLES if spec.proxy_url else {})
+    values = {URL: spec.gateway_url, TOKEN: spec.token, PROXY: spec.proxy_url}
+    return {name: _filled_in(value, values) for name, value in variables.items()}
+
+
+def _filled_in(text: str, values: Mapping[str, str]) -> str:
+    for place, value in values.items():
+        text = text.replace(place, value)
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 
 from protocol.errors import FailureKind
-from worker.hosts.base import HostError, SessionSpec, for_the_log
+from worker.hosts.base import HostError, SessionSpec, for_the_log, gateway_environment
 
 READ_BYTES = 64 * 1024
 TAIL_BYTES = 16 * 1024
@@ -60,7 +60,8 @@ class AgentProgram:
             home, temporary = spec.session_dir / "home", spec.session_dir / "tmp"
             for folder in (home, temporary):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            env = {"PATH": PATH, "LANG": "C.UTF-8"} | dict(spec.env) | {"HOME": str(home), "TMPDIR": str(temporary)}
+            own = {"HOME": str(home), "TMPDIR": str(temporary)}
+            env = {"PATH": PATH, "LANG": "C.UTF-8"} | gateway_environment(spec) | dict(spec.env) | own
             process, streams = await loop.subprocess_exec(
                 lambda: _Exit(READ_BYTES, loop),  # we never ask the readers for a whole line
                 *spec.command,

@@ -109,6 +109,13 @@ def test_who_holds_the_lock_and_when_the_last_poll_was_is_told() -> None:
         (replace(WELL, throttled=frozenset({"bot@im.bot"})), "throttled", "warn", "budget was not spent", "writes"),
         (replace(WELL, suspicious=frozenset({"bot@im.bot"})), "suspicious", "warn", "three sends", "history"),
         (replace(WELL, locks=("/x: the lock was replaced",)), "lock", "error", "replaced", "start one"),
+        (
+            replace(WELL, models=("the model server refuses the key",)),
+            "model",
+            "error",
+            "refuses the key",
+            "set it right",
+        ),
         (with_peer(queued=8), "queue", "warn", "8 messages wait", "bridge-ctl stop alice"),
         (
             replace(WELL, parked=(ParkedFact("bot@im.bot", "alice@im.wechat", 4, 3 * HOUR_S),)),

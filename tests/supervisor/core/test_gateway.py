@@ -14,6 +14,7 @@ from supervisor.core.gateway import (
     CALLS,
     CALLS_PER_WORKER,
     Desk,
+    Holder,
     Ledger,
     Refusal,
     Why,
@@ -236,17 +237,17 @@ def test_a_spent_budget_is_no_reason_to_try_again() -> None:
 @given(limit=st.integers(1, 200_000), costs=st.lists(st.integers(0, 60_000), max_size=40))
 def test_no_more_than_the_days_limit_is_ever_lent(limit: int, costs: list[int]) -> None:
     """The gateway asks when its loan is used up; an answer may be longer than what was left of it, by itself alone."""
-    ledger, used, left, lent = Ledger(), 0, 0, 0
+    ledger, used, holder = Ledger(), 0, Holder(issue("t", limited=True))
     for cost in costs:
-        if left <= 0:
+        if holder.must_ask:
             block = ledger.lend(limit=limit, used=used)
             assert 0 <= block <= BLOCK_TOKENS
-            lent += block
-            left += block
+            holder.lent(block)
             if block == 0:
                 assert used >= limit
                 break
-        left -= cost
+        assert 0 < holder.left == ledger.lent <= BLOCK_TOKENS
+        holder.left -= cost
         used += cost
         ledger.spent(cost)
     assert used - max(costs, default=0) < limit

@@ -14,6 +14,7 @@ from supervisor.core.scheduler import (
     Abort,
     AccountFreed,
     AccountHeld,
+    BudgetSpent,
     Close,
     DialogClosed,
     DialogOpened,
@@ -175,6 +176,27 @@ def test_stop_where_none_runs_takes_the_oldest_waiting_message() -> None:
 
     assert Close(B, 2, MessageState.STOPPED, Line.STOPPED, keep_text=False, still_waiting=1) in effects
     assert scheduler.waiting_of(B) == 1
+
+
+def test_a_spent_budget_ends_the_turn_at_once_with_its_own_line_and_keeps_what_was_said() -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    running(scheduler, A, 1)
+
+    spent = scheduler.step(BudgetSpent(A, G1), 2.0)
+    again = scheduler.step(BudgetSpent(A, G1), 2.1)  # each further call of the agent finds it out anew
+    reported = scheduler.step(TurnReported(A, G1, TurnOutcome.FAILED, True), 2.2)
+
+    closed = Close(A, 1, MessageState.LIMITED, Line.TOKEN_BUDGET, keep_text=True)
+    assert without_typing(spent) == [Abort(A, G1, 1), closed]
+    assert without_typing(again) == [] and without_typing(reported) == []
+
+
+def test_a_budget_that_an_earlier_worker_spent_or_that_no_turn_asks_for_ends_nothing() -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    assert without_typing(scheduler.step(BudgetSpent(A, G1), 0.0)) == []
+    running(scheduler, A, 1)
+
+    assert without_typing(scheduler.step(BudgetSpent(A, Generation(7)), 1.0)) == []
 
 
 def test_stop_with_nothing_to_stop_says_so() -> None:
