@@ -326,13 +326,17 @@ class PeerState(StrEnum):
     STOPPING = "stopping"
 
 
+_CUT = {Line.TIMED_OUT: MessageState.FAILED, Line.TOKEN_BUDGET: MessageState.LIMITED}
+_BROKEN_OFF = frozenset({TurnOutcome.ABORTED, TurnOutcome.FAILED})
+
+
 @dataclass(slots=True)
 class _Turn:
     row: int
     began: float
     asking: bool = False
     closed: bool = False  # has its outcome; the worker has yet to end it
-    timed_out: bool = False  # told to end; has its outcome once it is known what it said until then
+    cut: Line | None = None  # why it was told to end; has its outcome once it is known what it said until then
     hint_at: float | None = None  # stands while a dialog is open
     hint_left_s: float = 0.0
     timeout_at: float = 0.0
@@ -377,7 +381,7 @@ class Scheduler:
         if peer is None:
             return PeerState.IDLE
         if peer.turn is not None:
-            if peer.turn.closed or peer.turn.timed_out:
+            if peer.turn.closed or peer.turn.cut is not None:
                 return PeerState.STOPPING
             return PeerState.ASKING if peer.turn.asking else PeerState.RUNNING
         if peer.slot:
@@ -450,8 +454,8 @@ class Scheduler:
                 self._stop(self._peer(who), effects)
             case BudgetSpent(who, generation):
                 peer = self._peer(who)
-                if peer.generation == generation and peer.turn is not None and not peer.turn.closed:
-                    self._end_turn(peer, MessageState.LIMITED, Line.TOKEN_BUDGET, effects)
+                if peer.generation == generation:
+                    self._cut(peer, Line.TOKEN_BUDGET, effects)
             case FreshAsked(who) | GrantChanged(who):
                 self._leave_soon(self._peer(who), effects)
             case Removed(who):
@@ -506,7 +510,7 @@ class Scheduler:
             if peer.turn is not None:
                 if peer.turn.hint_at is not None:
                     times.append(peer.turn.hint_at)
-                if not peer.turn.closed and not peer.turn.timed_out:
+                if not peer.turn.closed and peer.turn.cut is None:
                     times.append(peer.turn.timeout_at)
         return min(times, default=None)
 
@@ -531,8 +535,8 @@ class Scheduler:
         peer.phase, peer.turn, peer.leave_after = Phase.NONE, None, False
         if turn is not None and not turn.closed:
             without = Line.TOOK_TOO_MUCH if why is GoneWhy.LIMIT else Line.FAILED
-            line = Line.TIMED_OUT if turn.timed_out else Line.BROKE_OFF if had_text else without
-            effects.append(Close(peer.who, turn.row, MessageState.FAILED, line, keep_text=True))
+            line = turn.cut or (Line.BROKE_OFF if had_text else without)
+            effects.append(Close(peer.who, turn.row, _CUT.get(line, MessageState.FAILED), line, keep_text=True))
         if peer.slot:
             peer.slot = False
             if starting and peer.waiting and why is not GoneWhy.LEFT and why is not GoneWhy.STOPPED:
@@ -569,8 +573,9 @@ class Scheduler:
             TurnOutcome.LIMIT: (MessageState.LIMITED, Line.LIMITED),
             TurnOutcome.FAILED: (MessageState.FAILED, Line.BROKE_OFF if had_text else Line.FAILED),
         }[outcome]
-        if turn.timed_out and outcome in (TurnOutcome.ABORTED, TurnOutcome.FAILED):
-            state, line = MessageState.FAILED, Line.TIMED_OUT
+        # An agent that was refused a model may well end with words about that; a late answer is an answer.
+        if turn.cut is not None and (turn.cut is Line.TOKEN_BUDGET or outcome in _BROKEN_OFF):
+            state, line = _CUT[turn.cut], turn.cut
         return Close(peer.who, turn.row, state, line, keep_text=True, still_waiting=len(peer.waiting))
 
     def _dialog(self, peer: _Peer, now: float, *, opened: bool) -> None:
@@ -613,6 +618,14 @@ class Scheduler:
         effects.append(Abort(peer.who, peer.generation, turn.row))
         effects.append(Close(peer.who, turn.row, state, line, keep_text=keep, still_waiting=len(peer.waiting)))
 
+    def _cut(self, peer: _Peer, line: Line, effects: list[SchedulerEffect]) -> None:
+        """Have the running turn ended. Its line waits for what the worker still holds of an unfinished one, or for the
+        worker's death."""
+        turn = peer.turn
+        if turn is not None and not turn.closed and turn.cut is None:
+            turn.cut, turn.asking, turn.hint_at = line, False, None
+            effects.append(Abort(peer.who, peer.generation, turn.row))
+
     def _remove(self, peer: _Peer, effects: list[SchedulerEffect]) -> None:
         for waiting in peer.waiting:
             effects.append(Close(peer.who, waiting.row, MessageState.DROPPED, None, keep_text=False))
@@ -636,10 +649,8 @@ class Scheduler:
                 if turn.hint_at is not None and now >= turn.hint_at:
                     turn.hint_at = None
                     effects.append(Tell(peer.who, Line.STOP_HINT))
-                if not turn.closed and not turn.timed_out and now >= turn.timeout_at:
-                    # Its line waits for what the worker still holds of an unfinished one, or for the worker's death.
-                    turn.timed_out, turn.asking, turn.hint_at = True, False, None
-                    effects.append(Abort(peer.who, peer.generation, turn.row))
+                if now >= turn.timeout_at:
+                    self._cut(peer, Line.TIMED_OUT, effects)
             at = self._ack_at(peer)
             if at is not None and now >= at:
                 own = turn is not None

@@ -8,7 +8,9 @@ can load the session and replay it. Start flags change what it offers or how it 
     --auth --ignore-term --never-cancel --replay-after --act-on-load --deaf
 """
 
+import base64
 import errno
+import http.client
 import json
 import os
 import signal
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +130,38 @@ def attempted(attempt: Callable[[], object]) -> str:
     return "worked"
 
 
+def asked_a_model(session: str, text: str) -> str:
+    """What a model says to it, as any agent program asks: by the usual variables. Its words are said as they come."""
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": text}]}
+    headers = {"authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', '')}", "content-type": "application/json"}
+    url = urllib.parse.urlsplit(os.environ.get("OPENAI_BASE_URL", ""))
+    if url.hostname is None:
+        return "[no model]"
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+    connection.request("POST", f"{url.path}/chat/completions", json.dumps(body), headers)
+    answer = connection.getresponse()
+    if answer.status != 200:
+        return f"[{answer.status} {json.loads(answer.read())['error']['message']}]"
+    for line in answer:
+        if CANCELLED.is_set():
+            break
+        if line.startswith(b"data: {"):
+            for choice in json.loads(line[6:])["choices"]:
+                if choice["delta"].get("content"):
+                    say(session, choice["delta"]["content"])
+    connection.close()
+    return "[over]"
+
+
+def asked_the_proxy(target: str) -> str:
+    """The first line of what the web proxy says to a CONNECT."""
+    url = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
+    token = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()
+    with socket.create_connection((url.hostname, url.port), timeout=30) as proxy:
+        proxy.sendall(f"CONNECT {target} HTTP/1.1\r\nProxy-Authorization: Basic {token}\r\n\r\n".encode())
+        return proxy.recv(1000).split(b"\r\n")[0].decode()
+
+
 def ruin(mebibytes: int) -> None:
     """Twelve children that take so much memory each, deaf to TERM; half of them have run away from their parent."""
     for index in range(12):
@@ -218,6 +253,12 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
         case "REACH":
             host, port = rest.split()
             say(session, attempted(lambda: socket.create_connection((host, int(port)), timeout=5).close()))
+        case "MODEL":
+            say(session, asked_a_model(session, rest))
+        case "TUNNEL":
+            say(session, asked_the_proxy(rest))
+        case "ENVIRONMENT":
+            say(session, json.dumps(dict(os.environ)))
         case "ASK_DNS":
             say(session, attempted(lambda: socket.getaddrinfo(rest, 80)))
         case "LINE":

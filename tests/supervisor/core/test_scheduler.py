@@ -178,17 +178,28 @@ def test_stop_where_none_runs_takes_the_oldest_waiting_message() -> None:
     assert scheduler.waiting_of(B) == 1
 
 
-def test_a_spent_budget_ends_the_turn_at_once_with_its_own_line_and_keeps_what_was_said() -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        TurnReported(A, G1, TurnOutcome.ABORTED, had_text=True),
+        TurnReported(A, G1, TurnOutcome.FAILED, had_text=False),
+        TurnReported(A, G1, TurnOutcome.COMPLETED, had_text=True),  # with words about the refusal
+        WorkerGone(A, G1, GoneWhy.STOPPED, had_text=True),
+    ],
+)
+def test_a_spent_budget_has_the_turn_ended_at_once_and_its_line_comes_behind_what_was_said(
+    end: TurnReported | WorkerGone,
+) -> None:
     scheduler = Scheduler(SchedulerLimits())
     running(scheduler, A, 1)
 
     spent = scheduler.step(BudgetSpent(A, G1), 2.0)
     again = scheduler.step(BudgetSpent(A, G1), 2.1)  # each further call of the agent finds it out anew
-    reported = scheduler.step(TurnReported(A, G1, TurnOutcome.FAILED, True), 2.2)
+    ended = scheduler.step(end, 2.2)
 
-    closed = Close(A, 1, MessageState.LIMITED, Line.TOKEN_BUDGET, keep_text=True)
-    assert without_typing(spent) == [Abort(A, G1, 1), closed]
-    assert without_typing(again) == [] and without_typing(reported) == []
+    assert without_typing(spent) == [Abort(A, G1, 1)]
+    assert without_typing(again) == []
+    assert Close(A, 1, MessageState.LIMITED, Line.TOKEN_BUDGET, keep_text=True) in ended
 
 
 def test_a_budget_that_an_earlier_worker_spent_or_that_no_turn_asks_for_ends_nothing() -> None:
