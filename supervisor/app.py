@@ -11,6 +11,7 @@ import os
 import pwd
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -135,6 +136,25 @@ def _interrupt(number: int, _frame: object) -> None:
     raise Interrupted(f"stopped by {signal.Signals(number).name} while starting")
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What runs, once it is built; the rest is held by these."""
+
+    accounts: Accounts
+    book: PeerBook
+    control: Control
+    delivery: Delivery
+    gatekeeper: Gatekeeper
+    indicator: Indicator
+    intake: Intake
+    lock_watch: LockWatch
+    loop: SchedulerLoop
+    pool: Pool
+    probe: Probe
+    usage: Usage
+    watcher: Watcher
+
+
 class Bridge:
     """One run of the supervisor."""
 
@@ -171,7 +191,8 @@ class Bridge:
         refused: list[BridgeError] = []
         try:
             async with contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as tasks:
-                await self._serve(journal, credentials, odd, started, tasks, closing)
+                parts = await self._build(journal, credentials, odd, started, tasks, closing)
+                await self._serve(parts, journal, tasks, closing)
                 raise _Over  # ends the group: its services run until then
         except* _Over:
             pass
@@ -184,7 +205,7 @@ class Bridge:
         log.info("bridge_stopped")
         return EXIT_DONE
 
-    async def _serve(
+    async def _build(
         self,
         journal: Journal,
         credentials: CredentialsFile,
@@ -192,8 +213,11 @@ class Bridge:
         started: float,
         tasks: asyncio.TaskGroup,
         closing: contextlib.AsyncExitStack,
-    ) -> None:
-        """Build, run until a stop is asked for, stop in order. closing: what may be closed only after all tasks."""
+    ) -> _Parts:
+        """Make each part of what it needs, in the order in which they need each other; nothing runs yet.
+
+        raises AlreadyRunning: every stored account is held elsewhere
+        """
         settings, clock = self._settings, self._clock
         accounts = Accounts(
             settings=settings,
@@ -315,53 +339,65 @@ class Bridge:
             shut_down=self._stop.set,
         )
         watcher = Watcher(self._home.path, pool, lambda: self._settings.workers, loop.post, clock)
+        return _Parts(
+            accounts=accounts,
+            book=book,
+            control=control,
+            delivery=delivery,
+            gatekeeper=gatekeeper,
+            indicator=indicator,
+            intake=intake,
+            lock_watch=lock_watch,
+            loop=loop,
+            pool=pool,
+            probe=probe,
+            usage=usage,
+            watcher=watcher,
+        )
+
+    async def _serve(
+        self, parts: _Parts, journal: Journal, tasks: asyncio.TaskGroup, closing: contextlib.AsyncExitStack
+    ) -> None:
+        """Run until a stop is asked for, stop in order. closing: what may be closed only after all tasks."""
         server = CtlServer(self._home)
         closing.callback(server.close)
-        tasks.create_task(pool.run(), name="pool")
-        tasks.create_task(usage.run(), name="usage")
+        tasks.create_task(parts.pool.run(), name="pool")
+        tasks.create_task(parts.usage.run(), name="usage")
         try:
-            self._zygote.preload(settings.agent.host)
-            await probe.at_start(pool)
+            self._zygote.preload(self._settings.agent.host)
+            await parts.probe.at_start(parts.pool)
             await carry_on(
                 journal=journal,
-                book=book,
-                loop=loop,
-                delivery=delivery,
-                intake=intake,
-                expired=accounts.expired(),
-                clock=clock,
+                book=parts.book,
+                loop=parts.loop,
+                delivery=parts.delivery,
+                intake=parts.intake,
+                expired=parts.accounts.expired(),
+                clock=self._clock,
             )
-            tasks.create_task(loop.run(), name="scheduler")
-            tasks.create_task(intake.run(), name="intake")
-            tasks.create_task(server.serve(control.handle), name="ctl")
-            tasks.create_task(lock_watch.run(), name="locks")
-            tasks.create_task(watcher.run(), name="watch")
-            accounts.run_opened()
+            tasks.create_task(parts.loop.run(), name="scheduler")
+            tasks.create_task(parts.intake.run(), name="intake")
+            tasks.create_task(server.serve(parts.control.handle), name="ctl")
+            tasks.create_task(parts.lock_watch.run(), name="locks")
+            tasks.create_task(parts.watcher.run(), name="watch")
+            parts.accounts.run_opened()
             with self._signals():
                 log.info("bridge_ready home=%s pid=%d version=%s", self._home.path, os.getpid(), VERSION)
                 self._announcer.ready()
                 await self._stop.wait()
-                log.info("bridge_stopping running=%d", len(loop.core.busy()))
-                await self._wind_down(accounts, intake, loop, delivery, journal, book, indicator)
+                log.info("bridge_stopping running=%d", len(parts.loop.core.busy()))
+                await self._wind_down(parts, journal)
         finally:
-            await pool.close()
-            await gatekeeper.close()
-            await accounts.close()
+            await parts.pool.close()
+            await parts.gatekeeper.close()
+            await parts.accounts.close()
 
-    async def _wind_down(
-        self,
-        accounts: Accounts,
-        intake: Intake,
-        loop: SchedulerLoop,
-        delivery: Delivery,
-        journal: Journal,
-        book: PeerBook,
-        indicator: Indicator,
-    ) -> None:
+    async def _wind_down(self, parts: _Parts, journal: Journal) -> None:
         """No new message, no new turn; what runs may finish; then one line to each peer with unfinished work."""
-        loop.post(DrainBegan())
+        accounts = parts.accounts
+        parts.loop.post(DrainBegan())
         await accounts.stop_polling()
-        drained = asyncio.ensure_future(loop.until_at_rest())
+        drained = asyncio.ensure_future(parts.loop.until_at_rest())
         hurried = asyncio.ensure_future(self._stop_now.wait())
         try:
             await asyncio.wait(
@@ -372,17 +408,17 @@ class Bridge:
             hurried.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await intake.close()
+                await parts.intake.close()
                 await close_peers(
-                    loop,
-                    delivery,
+                    parts.loop,
+                    parts.delivery,
                     journal,
-                    book,
-                    indicator,
+                    parts.book,
+                    parts.indicator,
                     lambda account: accounts.channel(account) is not None,
                     self._clock,
                 )
-                await delivery.drain()
+                await parts.delivery.drain()
 
     def _apply(
         self, book: PeerBook, accounts: Accounts, delivery: Delivery, loop: SchedulerLoop, settings: Settings
