@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from protocol.agents import HOSTS, TOOLS
 from protocol.errors import BridgeError
@@ -506,13 +506,35 @@ def _checked(settings: Settings, where: Where) -> Settings:
 
 
 def _check_url(where: Where, url: str) -> None:
-    parts = urlsplit(url)
-    loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
-    if not parts.hostname or parts.query or parts.fragment or parts.scheme not in ("https", "http"):
+    parts = _url(url)
+    if parts is None or parts.query or parts.fragment:
         raise where.expected('a URL such as "https://ilinkai.weixin.qq.com"', url)
-    if parts.scheme == "http" and not loopback:
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
         # The account's token travels in a header of every call.
         raise where.expected("a URL that starts with https:// (http:// on loopback only)", url)
+
+
+def _check_model_server(where: Where, agent: Agent) -> None:
+    """The one place that models are at, whatever an agent program says."""
+    parts = _url(agent.base_url)
+    if parts is None or parts.query or parts.fragment or parts.username:
+        raise where.expected('a URL such as "http://127.0.0.1:11434/v1"', agent.base_url)
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK and agent.api_key_env:
+        # In a network of one's own a server without a key is nothing unusual, but a key would be read on the way.
+        raise where.expected("a URL that starts with https://, since it is sent a key", agent.base_url)
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _url(text: str) -> SplitResult | None:
+    """None: not of HTTP, or not to be understood."""
+    try:
+        parts = urlsplit(text)
+        known = parts.scheme in ("https", "http") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or an IPv6 address that is none
+        return None
+    return parts if known else None
 
 
 def _check_peer_name(where: Where, name: str) -> None:
@@ -565,6 +587,8 @@ def _check_agent(settings: Settings, where: Where, overrides: PeerOverrides) -> 
             raise at.at("command").wrong(
                 f'host "{agent.host}" needs a program, such as command = ["PROGRAM", "ARGUMENT"]'
             )
+        if agent.base_url:
+            _check_model_server(at.at("base_url"), agent)
         if overrides.tools:
             _check_tools(where.at("tools"), overrides.tools, agent.host, exact=facts.exact_tools)
 

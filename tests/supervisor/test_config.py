@@ -186,6 +186,22 @@ def test_every_kind_of_value_arrives_in_its_type(home: Home) -> None:
             "bridge.toml: wechat.base_url: expected a URL that starts with https:// (http:// on loopback only)",
         ),
         (
+            '[wechat]\nbase_url = "https://[ilink"',
+            'bridge.toml: wechat.base_url: expected a URL such as "https://ilinkai.weixin.qq.com"',
+        ),
+        (
+            '[agent]\nbase_url = "127.0.0.1:11434"',
+            'bridge.toml: agent.base_url: expected a URL such as "http://127.0.0.1:11434/v1"',
+        ),
+        (
+            '[agent]\nbase_url = "https://models.example:99999/v1"',
+            'bridge.toml: agent.base_url: expected a URL such as "http://127.0.0.1:11434/v1"',
+        ),
+        (
+            '[agent]\nbase_url = "http://models.example/v1"\napi_key_env = "KEY"',
+            "bridge.toml: agent.base_url: expected a URL that starts with https://, since it is sent a key",
+        ),
+        (
             '[wechat]\nbase_url = "ilink"',
             'bridge.toml: wechat.base_url: expected a URL such as "https://ilinkai.weixin.qq.com"',
         ),
