@@ -160,6 +160,7 @@ def _log(argument: str) -> str:
 
 def _run_away(argument: str) -> str:
     """Forked twice, in a session of its own, deaf to every signal that can be ignored, and its children like it."""
+    ready, told = os.pipe()
     for _ in range(4):
         if (child := os.fork()) == 0:
             os.setsid()
@@ -168,9 +169,13 @@ def _run_away(argument: str) -> str:
                     signal.signal(number, signal.SIG_IGN)
             if os.fork() == 0:
                 os.fork()
+                os.write(told, b"!")
                 _stay()
             os._exit(0)
         os.waitpid(child, 0)
+    os.close(told)
+    for _ in range(8):
+        os.read(ready, 1)
     return "gone away"
 
 
