@@ -101,7 +101,7 @@ def test_an_agent_killed_while_idle_is_started_anew_and_remembers_the_conversati
 
         agent.kill()
 
-        bridge.bridge.wait_log("worker_gone .*generation=1")
+        bridge.bridge.wait_log(f"worker_gone peer={bridge.me} generation=1")
         bridge.say(bridge.me, "HISTORY")
         assert bridge.answers(bridge.me, 2) == ["1", "3"]
         assert bridge.bridge.status()["peers"][0]["worker"]["generation"] == 2
