@@ -140,6 +140,19 @@ def test_a_killed_worker_ends_its_request_too(stage: Stages, model: FakeModel) -
         model.wait(broke_off=1)
 
 
+def test_with_the_supervisor_the_gateway_and_its_calls_are_gone(stage: Stages, model: FakeModel) -> None:
+    with stage(agent=agent(model)) as bridge:
+        bridge.begin()
+        bridge.say(bridge.me, "MODEL SLOW 100000")
+        model.wait(seen=1)
+        gateway = gateway_of(bridge)
+
+        bridge.bridge.kill()  # nothing of its tree is left after it, or it raises
+
+        assert not gateway.is_running() or gateway.status() == psutil.STATUS_ZOMBIE
+        model.wait(broke_off=1)
+
+
 def test_a_killed_gateway_costs_its_calls_and_nothing_else(stage: Stages, model: FakeModel) -> None:
     with stage(agent=agent(model)) as bridge:
         bridge.begin()

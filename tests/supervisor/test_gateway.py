@@ -391,7 +391,8 @@ async def test_the_kernel_does_not_hold_small_pieces_back(tmp_path: Path) -> Non
         listener = gateway.keeper._listener
         assert listener is not None
 
-        assert listener.proto == _tcp(os.dup(listener.fileno())).proto == socket.IPPROTO_TCP
+        with _tcp(os.dup(listener.fileno())) as taken_over:
+            assert listener.proto == taken_over.proto == socket.IPPROTO_TCP
 
 
 @in_a_loop

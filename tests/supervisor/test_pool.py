@@ -1,6 +1,7 @@
 """pool: real zygote, real nannies, real ZeroMQ. Each worker does what its turn tells it (tests/fakes/workers.py)."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -118,6 +119,7 @@ async def test_a_hundred_lives_leave_no_process_no_descriptor_and_no_file(tmp_pa
             zygote = b.zygote.pid
             assert zygote is not None
             await until(lambda: below(zygote) == [])
+            gc.collect()  # of what other tests of this process have left, which else goes some time in between
             files = sum(len(names) for _, _, names in os.walk(tmp_path))
             return count_open(os.getpid()), count_open(zygote), len(below(zygote)), files
 
