@@ -91,7 +91,10 @@ def attempts_at(access: Access) -> tuple[Attempt, ...]:
 
 
 class Targets(msgspec.Struct, frozen=True):
-    """What there is to reach. Paths are the bridge's own names; pid is the supervisor's; tcp_port listens on loopback."""
+    """What there is to reach. Paths are the bridge's own names; pid is the supervisor's; tcp_port listens on loopback.
+
+    home_id   device and inode of home: a worker's private /tmp may hold an empty folder of that name. (0, 0): not told
+    """
 
     journal: str
     other_file: str
@@ -100,6 +103,7 @@ class Targets(msgspec.Struct, frozen=True):
     ctl_socket: str
     pid: int
     tcp_port: int
+    home_id: tuple[int, int] = (0, 0)
 
 
 def ended(code: int) -> str:

@@ -185,6 +185,7 @@ class Probe:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _targets(self, folders: _Folders, tcp_port: int) -> Targets:
+        home = self._home.path.stat()
         return Targets(
             journal=str(self._home.journal),
             other_file=str(folders.other / "file"),
@@ -193,6 +194,7 @@ class Probe:
             ctl_socket=str(self._home.ctl_socket),
             pid=os.getpid(),
             tcp_port=tcp_port,
+            home_id=(home.st_dev, home.st_ino),
         )
 
 

@@ -117,7 +117,7 @@ def attacks(access: Access, targets: Targets) -> Mapping[Attempt, Try]:
         Attempt.READ_OTHER_PEER: lambda: _open(targets.other_file, os.O_RDONLY),
         Attempt.READ_WORKSPACE: lambda: _open(targets.workspace_file, os.O_RDONLY),
         Attempt.CHANGE_WORKSPACE: lambda: _open(targets.workspace_file, os.O_WRONLY),
-        Attempt.PLANT_FILE: lambda: _plant(f"{targets.home}/planted"),
+        Attempt.PLANT_FILE: lambda: _plant(targets.home, targets.home_id),
         Attempt.CHANGE_CODE: lambda: _open(__file__, os.O_WRONLY | os.O_APPEND),
         Attempt.CONNECT_BRIDGE: lambda: _connect(socket.AF_UNIX, targets.ctl_socket),
         Attempt.CONNECT_TCP: lambda: _connect(socket.AF_INET, ("127.0.0.1", targets.tcp_port)),
@@ -153,7 +153,11 @@ def _open(path: str, flags: int) -> None:
     os.close(os.open(path, flags | os.O_CLOEXEC))
 
 
-def _plant(path: str) -> None:
+def _plant(folder: str, identity: tuple[int, int]) -> None:
+    found = os.stat(folder)
+    if identity not in ((0, 0), (found.st_dev, found.st_ino)):
+        raise FileNotFoundError(errno.ENOENT, "another folder of that name")
+    path = f"{folder}/planted"
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     os.unlink(path)
 

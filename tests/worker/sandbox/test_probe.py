@@ -1,11 +1,14 @@
-"""worker/sandbox/probe.py: what it measures is in tests/attacks/test_hard_machines.py; here, that it leaves nothing."""
+"""worker/sandbox/probe.py: what it measures is in tests/attacks/test_hard_machines.py; here, what is left beside."""
 
+import errno
 import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from protocol.content import Access
+from protocol.probe import Attempt, Targets
 from protocol.spec import Layer
 from tests.worker.sandbox.test_namespaces import PLAN
 from worker.sandbox import linux, probe
@@ -38,3 +41,14 @@ def test_a_child_that_cannot_tell_is_an_error(plan: msgspec.Struct) -> None:
 
     with pytest.raises(OSError, match="could not be built"):
         probe.measure(impossible)  # type: ignore[arg-type]
+
+
+def test_a_private_folder_of_the_homes_name_is_not_the_home(tmp_path: Path) -> None:
+    """Below a home in /tmp a worker's own /tmp has folders on the way to its session: what it puts there nobody sees."""
+    found = tmp_path.stat()
+    ends = []
+    for identity in ((found.st_dev, found.st_ino), (found.st_dev, found.st_ino + 1)):
+        targets = Targets("", "", "", str(tmp_path), "", 1, 1, identity)
+        ends.append(probe.tried(probe.attacks(Access.WORKSPACE, targets)[Attempt.PLANT_FILE]))
+
+    assert ends == [0, errno.ENOENT]
