@@ -47,6 +47,7 @@ HOST = "127.0.0.1"
 AGAIN_S, AGAIN_MOST_S = 1.0, 5.0  # before the third gateway in a row that lived shorter than LIVED_S; grows
 LIVED_S = 10.0
 CLOSE_S = 2.0
+DENY_AFTER_S = 1.0  # a call that waits for tokens when there are none; long enough for a turn to be aborted
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,8 @@ class Gatekeeper:
             if tokens == 0:
                 log.info("token_budget_spent peer=%s used=%d", key.peer, used)
                 self._over_budget(key)
+                # First the turn ends, then the call: an agent that hears of it would tell its peer in its own words.
+                await self._clock.sleep_until(self._clock.now() + DENY_AFTER_S)
         if self._control is not None:
             self._control.send(Lend(key, tokens))
 
