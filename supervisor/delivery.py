@@ -33,6 +33,7 @@ from supervisor.core.delivery import (
     Accepted,
     BackOnline,
     Enqueued,
+    LoggedInAnew,
     Mark,
     Outbox,
     OutboxEffect,
@@ -262,9 +263,10 @@ class Delivery:
         self._tell_account(account, BackOnline())
 
     def forget_tokens(self, account: AccountId) -> None:
-        """A new login: reply tokens of the old one are worth nothing."""
+        """A new login: reply tokens of the old one are worth nothing, and what is unsent waits for the peer."""
         for peer in self._of(account):
             peer.reply_token = None
+        self._tell_account(account, LoggedInAnew())
 
     # -- what status, /status and doctor want to know
 
@@ -354,7 +356,7 @@ class Delivery:
                 case _:
                     assert_never(effect)
 
-    def _tell_account(self, account: AccountId, event: SignedIn | SignedOut | BackOnline) -> None:
+    def _tell_account(self, account: AccountId, event: SignedIn | SignedOut | LoggedInAnew | BackOnline) -> None:
         for peer in self._of(account):
             self._step(peer, event)
             self._rouse(peer)

@@ -545,7 +545,7 @@ class Store:
         return round(offset_ms) if offset_ms is not None else None
 
     def sign_in(self, account: AccountId, bot_id: str, name: str, role: Role | None, at: float) -> AccountRecord:
-        """A confirmed login: cursor, reply tokens emptied; pause and expiry end; name (when given), role (when given)
+        """A confirmed login: cursor, reply tokens and windows emptied; pause and expiry end; name (when given), role (when given)
         change; a new account gets role, else the operator's for the first of all and a guest's for every further one.
         The clock samples begin anew. A name that another account bears gets a number behind it.
         """
@@ -577,7 +577,8 @@ class Store:
                 "UPDATE account SET samples_after = (SELECT coalesce(max(row), 0) FROM message) WHERE account = ?",
                 account,
             )
-            self._run("UPDATE peer SET reply_token = NULL WHERE account = ?", account)
+            # Nobody has written to the new bot yet, so its reply window is closed too.
+            self._run("UPDATE peer SET reply_token = NULL, last_inbound_at = NULL WHERE account = ?", account)
         return next(record for record in self.accounts() if record.account == account)
 
     def sign_out(self, account: AccountId, at: float) -> tuple[MessageRow, ...]:

@@ -118,6 +118,11 @@ class SignedIn:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedInAnew:
+    """The account has a new bot, to which this peer has not written yet: what is sent before they do is swallowed."""
+
+
+@dataclass(frozen=True, slots=True)
 class BackOnline:
     """The network, which had swallowed all attempts, answers again."""
 
@@ -140,6 +145,7 @@ OutboxEvent = (
     | Unsent
     | SignedOut
     | SignedIn
+    | LoggedInAnew
     | BackOnline
     | Woke
 )
@@ -313,6 +319,8 @@ class Outbox:
                 self._held = True
             case SignedIn():
                 self._held = self._stalled = False
+            case LoggedInAnew():
+                self._heard_at = None
             case BackOnline():
                 self._stalled = False
             case Woke():

@@ -505,7 +505,7 @@ def test_the_same_person_signing_in_again_keeps_all_but_cursor_and_tokens(store:
 
     assert (renewed.bot_id, renewed.name, renewed.role) == ("bot-9@im.bot", "default", Role.OPERATOR)
     assert (renewed.paused, renewed.expired, renewed.logged_in_at) == (False, False, 50.0)
-    assert (store.cursor(OWNER), store.peer(ALICE).reply_token) == ("", None)
+    assert (store.cursor(OWNER), store.peer(ALICE).reply_token, store.peer(ALICE).last_inbound_at) == ("", None, None)
     assert store.peer(ALICE).session_id == "s1"
     assert [m.state for m in store.open_messages()] == [MessageState.QUEUED]
     assert [p.state for p in store.open_parts()] == [PartState.PARKED]

@@ -15,6 +15,7 @@ from supervisor.core.delivery import (
     Accepted,
     BackOnline,
     Enqueued,
+    LoggedInAnew,
     Mark,
     Outbox,
     OutboxEffect,
@@ -130,6 +131,22 @@ def test_a_parked_rest_that_ends_with_the_budget_announces_the_answer_still_bein
     effects = box.step(Woke(), now=2.0 + PARKED_PAUSE_S)
 
     assert effects == (Send(SendKey("2"), f"text 2\n\n{MORE}", 1),)
+
+
+def test_after_a_new_login_nothing_is_sent_before_the_peer_has_written_to_it() -> None:
+    """What goes to a bot's owner before they wrote to that bot is taken without an id and never shown."""
+    box = outbox(Rules(gap_s=0.0))
+    box.step(SignedOut(), now=1.0)
+    box.step(replies(1), now=2.0)
+
+    anew = box.step(LoggedInAnew(), now=3.0)
+    freed = box.step(SignedIn(), now=3.0)
+    later = box.step(replies(2), now=4.0)
+    box.step(PeerWrote(5.0, MORE), now=5.0)
+
+    assert sends(freed) == sends(later) == []
+    assert marks(anew, PartState.PARKED) == ["1"]
+    assert carry_out(box, Woke(), now=5.0 + PARKED_PAUSE_S) == ["1", "2"]
 
 
 def test_a_parked_rest_comes_first_in_order_and_once_when_the_peer_writes() -> None:
