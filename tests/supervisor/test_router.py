@@ -56,6 +56,7 @@ def dial(
     bus.curve_publickey = keys.public_key.encode()
     bus.curve_secretkey = keys.secret_key.encode()
     bus.linger = 0
+    bus.sndhwm = 0  # a full queue would block the very loop that has to read it: libzmq counts what was read in steps
     bus.rcvtimeo = int(DEADLINE_S * 1000)
     bus.connect(keys.endpoint)
     return bus
