@@ -85,9 +85,12 @@ async def ended(made: Bench) -> tuple[Gone, list[int]]:
 def niceness(pid: int) -> int:
     """Of its session as a whole, among all sessions; 19 where the kernel does not group by session."""
     try:
-        return int(Path(f"/proc/{pid}/autogroup").read_text(encoding="ascii").split()[-1])
+        words = Path(f"/proc/{pid}/autogroup").read_text(encoding="ascii").split()
     except OSError:
         return 19
+    return (
+        int(words[-1]) if words else 0
+    )  # empty: in no session that the kernel groups, as after a boot without a login
 
 
 # --- the machine ------------------------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.skipif(not LINUX, reason="there is nothing to look at w
 
 @contextlib.contextmanager
 def child(body: Callable[[], None]) -> Iterator[int]:
-    """A process that does body() and then waits; ready when this returns."""
+    """A process that does body() and then waits; ready when this returns. In the end it and its children are killed,
+    also when the test has failed: a survivor would hold every pipe of the test process open.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -45,10 +47,18 @@ def child(body: Callable[[], None]) -> Iterator[int]:
         yield pid
     finally:
         os.close(reading)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        for one in (*children_of(pid), pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(below) for below in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def limits(*, memory_mb: int = 1024, processes: int = 4096) -> WorkerLimits:
@@ -96,8 +106,6 @@ def test_what_forks_share_is_weighed_once() -> None:
         tree = TreeWatch(pid, limits(memory_mb=2 * once_mb))  # each for itself, the four would take twice that
 
         assert tree.look() is None
-        for below in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            os.kill(int(below), signal.SIGKILL)
     held.close()
 
 
@@ -109,8 +117,6 @@ def test_processes_are_counted_with_their_children() -> None:
 
     with child(fork_twelve) as pid:
         found = until_overrun(TreeWatch(pid, limits(processes=4)))
-        for below in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            os.kill(int(below), signal.SIGKILL)
 
     assert found.limit is Limit.PROCESSES
 
@@ -123,15 +129,15 @@ def test_a_session_of_its_own_gets_the_smallest_share_of_the_processor() -> None
 
     with child(lead_a_session) as pid:
         tree = TreeWatch(pid, limits())
-        below = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        (below,) = children_of(pid)
+        before = Path(f"/proc/{pid}/autogroup").read_text()  # empty where nobody ever led a session of the kernel's
         until = time.monotonic() + DEADLINE_S
         while "nice 19" not in Path(f"/proc/{below}/autogroup").read_text():
             assert time.monotonic() < until
             assert tree.look() is None
             time.sleep(0.02)
 
-        assert "nice 0" in Path(f"/proc/{pid}/autogroup").read_text()
-        os.kill(below, signal.SIGKILL)
+        assert Path(f"/proc/{pid}/autogroup").read_text() == before
 
 
 def test_what_goes_on_spinning_after_its_turn_is_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +150,7 @@ def test_what_goes_on_spinning_after_its_turn_is_reaped(monkeypatch: pytest.Monk
 
     with child(spin) as pid:
         tree = TreeWatch(pid, limits())
-        below = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        (below,) = children_of(pid)
         until = time.monotonic() + DEADLINE_S
         while alive(below):
             assert time.monotonic() < until
