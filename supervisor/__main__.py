@@ -4,20 +4,24 @@ The zygote is started before any setting or secret is read, so that no worker ca
 1 failed, 2 wrong usage or configuration, 3 another process owns this home or every account.
 """
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 import protocol
 import worker
 
+if TYPE_CHECKING:  # all else is imported by the command that needs it, once nothing of ours can be hidden
+    from supervisor.home import Home
+
 VERSION = "0.1.0"
 
 LEVELS = ("debug", "info", "warning", "error")
-EXIT_FAILED = 1
+EXIT_FAILED, EXIT_USAGE, EXIT_OWNED = 1, 2, 3
 
 
 def main() -> NoReturn:
@@ -110,6 +114,66 @@ def demo(port: int, agent: str, log_level: str) -> None:
     from supervisor.demo.main import run
 
     sys.exit(run(port=port, agent=agent, log_level=log_level))
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_common
+@click.pass_context
+def backup(context: click.Context, /, file: Path, **given: str | None) -> None:
+    """Write the home, running or not, into one archive: settings, tokens, journal, sessions, workspaces; no media.
+
+    Whoever has the archive has the accounts: it is readable for you alone.
+    """
+    from supervisor import archive
+
+    with _refusals():
+        size = archive.back_up(_home(context, given), file, version=VERSION)
+        click.echo(f"{file}: {size / 1e6:.1f} MB")
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_common
+@click.pass_context
+def restore(context: click.Context, /, file: Path, **given: str | None) -> None:
+    """Make a home of an archive. The home must be empty or not there; its accounts are paused until you resume them."""
+    from supervisor import archive
+
+    with _refusals():
+        for line in archive.restore(file, _home(context, given)):
+            click.echo(line)
+
+
+def _home(context: click.Context, given: dict[str, str | None]) -> "Home":
+    """raises ConfigError"""
+    from protocol.home import find_home
+    from supervisor import config
+    from supervisor.home import Home
+
+    return Home(find_home(_asked(context, given)["home"], config.read_environment().variables, Path.home()))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """A refusal is one line on stderr and an exit code."""
+    from protocol.errors import BridgeError
+    from supervisor import config
+    from supervisor.detach import Foreground
+    from supervisor.lockfile import AlreadyRunning
+
+    try:
+        yield
+    except config.ConfigError as error:
+        code, line = EXIT_USAGE, str(error)
+    except AlreadyRunning as error:
+        code, line = EXIT_OWNED, str(error)
+    except BridgeError as error:
+        code, line = EXIT_FAILED, str(error)
+    else:
+        return
+    Foreground().failed(f"bridge-supervisor: {line}")
+    sys.exit(code)
 
 
 if __name__ == "__main__":
