@@ -5,6 +5,7 @@ The zygote is started before any setting or secret is read, so that no worker ca
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import worker
 
 if TYPE_CHECKING:  # all else is imported by the command that needs it, once nothing of ours can be hidden
     from supervisor.home import Home
+    from supervisor.service import Systemd
 
 VERSION = "0.1.0"
 
@@ -80,7 +82,8 @@ def cli(context: click.Context, /, **given: str | None) -> None:
 
 def _asked(context: click.Context, given: dict[str, str | None]) -> dict[str, str | None]:
     """What stands behind the command's name wins over what stands before it."""
-    return {name: value if value is not None else context.obj[name] for name, value in given.items()}
+    before = context.find_root().obj
+    return {name: value if value is not None else before[name] for name, value in given.items()}
 
 
 @cli.command()
@@ -143,6 +146,65 @@ def restore(context: click.Context, /, file: Path, **given: str | None) -> None:
     with _refusals():
         for line in archive.restore(file, _home(context, given)):
             click.echo(line)
+
+
+@cli.group()
+def service() -> None:
+    """The bridge as a systemd user service: restarted on failure, and when it hangs."""
+
+
+@service.command("install")
+@click.option("--force", is_flag=True, help="replace a unit of that name")
+@_common
+@click.pass_context
+def install_service(context: click.Context, /, force: bool, **given: str | None) -> None:
+    """Write the unit, start the bridge, and start it at every login."""
+    with _refusals():
+        for line in _systemd().install(_unit(context, given), force=force):
+            click.echo(line)
+
+
+@service.command("uninstall")
+def uninstall_service() -> None:
+    """Stop the bridge and remove the unit. The home stays."""
+    with _refusals():
+        for line in _systemd().uninstall():
+            click.echo(line)
+
+
+@service.command("status")
+def service_status() -> None:
+    """What systemd says of it; exit code 1 when it does not run."""
+    with _refusals():
+        runs, line = _systemd().status()
+        click.echo(line)
+        if not runs:
+            sys.exit(EXIT_FAILED)
+
+
+@service.command("print")
+@_common
+@click.pass_context
+def print_unit(context: click.Context, /, **given: str | None) -> None:
+    """Show the unit as it would be written."""
+    with _refusals():
+        click.echo(_unit(context, given), nl=False)
+
+
+def _systemd() -> "Systemd":
+    from supervisor.service import Systemd
+
+    return Systemd(Path.home() / ".config" / "systemd" / "user")
+
+
+def _unit(context: click.Context, given: dict[str, str | None]) -> str:
+    from supervisor import config
+    from supervisor import service as systemd
+
+    asked = _asked(context, given)
+    file = Path(asked["config"]).absolute() if asked["config"] else None
+    path = config.read_environment().variables.get("PATH", os.defpath)
+    return systemd.unit(_home(context, given), interpreter=systemd.interpreter(), path=path, config_file=file)
 
 
 def _home(context: click.Context, given: dict[str, str | None]) -> "Home":

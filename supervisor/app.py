@@ -27,6 +27,7 @@ from supervisor.channels.wechat.wire import WeChatReader
 from supervisor.clock import SystemClock
 from supervisor.closing import close_peers
 from supervisor.config import ConfigError, Environment, Settings
+from supervisor.console.render import summary
 from supervisor.conversations import Conversations
 from supervisor.core.lease import Gone, PoolEvent
 from supervisor.core.lease import Limits as LeaseLimits
@@ -56,6 +57,7 @@ from supervisor.intake import Intake
 from supervisor.isolation import Isolation
 from supervisor.launcher import Zygote
 from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock, LockWatch
+from supervisor.notify import Notifier
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.pool import Pool
@@ -178,6 +180,7 @@ class Bridge:
         self._zygote = zygote
         self._announcer = announcer
         self._clock = SystemClock()
+        self._notifier = Notifier(environment.notify_socket, environment.watchdog_s, self._clock)
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -384,7 +387,10 @@ class Bridge:
             with self._signals():
                 log.info("bridge_ready home=%s pid=%d version=%s", self._home.path, os.getpid(), VERSION)
                 self._announcer.ready()
+                self._notifier.ready()
+                tasks.create_task(self._notifier.run(partial(_line, parts.control.board)), name="notify")
                 await self._stop.wait()
+                self._notifier.stopping()
                 log.info("bridge_stopping running=%d", len(parts.loop.core.busy()))
                 await self._wind_down(parts, journal)
         finally:
@@ -447,6 +453,10 @@ class Bridge:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 running.remove_signal_handler(number)
+
+
+async def _line(board: StatusBoard) -> str:
+    return summary(await board.status())
 
 
 def _heard(probe: Probe, gatekeeper: Gatekeeper, loop: SchedulerLoop, event: PoolEvent) -> None:
