@@ -15,6 +15,7 @@ from protocol.ids import DialogId, SessionId, TurnId
 VERSION = 1  # of both directions; a Ready with another one ends the worker
 
 PIECE_BYTES = 16 * 1024  # most UTF-8 bytes of one piece's text
+RULE_CHARS = 200  # of an "always" answer
 
 
 class Boundary(StrEnum):
@@ -110,14 +111,42 @@ class ToolUsed(msgspec.Struct, frozen=True, tag=True):
     status: str
 
 
+# What a plan review asks for, as the ids of its three options. Their words are the supervisor's.
+PLAN_GO = "go"  # carry it out, and ask as before
+PLAN_KEEP = "keep"  # go on planning
+PLAN_LEAVE = "leave"  # leave plan mode, carry nothing out
+
+
 class DialogOption(msgspec.Struct, frozen=True):
+    """One thing that may be chosen.
+
+    dangerous   deletes or executes: picked by its number alone, never by a bare yes
+    rule        an "always" answer, as the host's own word for what it would no longer ask about: one line of at most
+                RULE_CHARS, compared whole. Offered only where the supervisor may keep it (the embedded agent, the
+                operator's peer; left out elsewhere), kept when it is picked, and part of later grants (Grant.rules).
+    """
+
     option_id: str
     label: str
     hint: str = ""
     dangerous: bool = False
+    rule: str = ""
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):
+    """A question to the peer; AnswerDialog follows, unless the turn ends first.
+
+    SELECT    options, each with an id of the host's own; answered by Picked, or Typed where other_allowed
+    CONFIRM   answered by Confirmed. options: none, or two, the yes before the no, where the labels say more than yes and
+              no or where the yes is dangerous
+    INPUT, EDITOR   answered by Typed
+    PLAN_REVIEW     whatever the kind, with the plan as the body and no options: answered by Picked(PLAN_GO, PLAN_KEEP or
+                    PLAN_LEAVE), or Typed: what the peer wants changed
+    any of them     Dismissed: the peer would not, time ran out, or nobody could be asked
+
+    expires_s   how long the agent itself waits, where it does not wait for as long as it takes
+    """
+
     turn_id: TurnId
     dialog_id: DialogId
     kind: DialogKind

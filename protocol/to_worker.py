@@ -47,6 +47,7 @@ class Grant(msgspec.Struct, frozen=True, tag=True):
     gateway_url     empty for a host that talks to no model
     token           this worker's, for the gateway
     proxy_url       the way to the public web, token included; empty without `network`
+    rules           the peer's "always" answers (DialogOption.rule) that were not taken back; the embedded agent's alone
     """
 
     session_dir: str
@@ -61,6 +62,7 @@ class Grant(msgspec.Struct, frozen=True, tag=True):
     gateway_url: str = ""
     token: str = ""
     proxy_url: str = ""
+    rules: tuple[str, ...] = ()
 
 
 class RunTurn(msgspec.Struct, frozen=True, tag=True):

@@ -20,6 +20,7 @@ from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import TurnId
 from protocol.to_supervisor import (
+    RULE_CHARS,
     Asked,
     Boundary,
     DialogOption,
@@ -297,6 +298,7 @@ def _session_spec(grant: Grant) -> SessionSpec:
         gateway_url=grant.gateway_url,
         token=grant.token,
         proxy_url=grant.proxy_url,
+        rules=grant.rules,
     )
 
 
@@ -312,7 +314,13 @@ def _translated(turn_id: TurnId, event: AgentEvent) -> tuple[TurnEvent, ...]:
             return (Told(used),)
         case DialogAsked(dialog_id, kind, purpose, title, body, options, prefill, other_allowed, expires_s):
             shown = tuple(
-                DialogOption(one.option_id, _line(one.label, LINE_CHARS), _line(one.hint, LINE_CHARS), one.dangerous)
+                DialogOption(
+                    one.option_id,
+                    _line(one.label, LINE_CHARS),
+                    _line(one.hint, LINE_CHARS),
+                    one.dangerous,
+                    one.rule if one.rule == _line(one.rule, RULE_CHARS) else "",
+                )
                 for one in options
             )
             title, body, prefill = _line(title, LINE_CHARS), _sayable(body), _sayable(prefill)

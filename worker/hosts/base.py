@@ -57,6 +57,7 @@ class SessionSpec:
     tools         None = all of the access level, empty = none
     stop_grace_s  how long an aborted turn may take before its program is ended
     gateway_url   where models are; token is the only key that works there. proxy_url: the public web
+    rules         "always" answers that stand (DialogOption.rule); the embedded agent's alone
     """
 
     session_dir: Path
@@ -72,6 +73,7 @@ class SessionSpec:
     gateway_url: str = ""
     token: str = ""
     proxy_url: str = ""
+    rules: tuple[str, ...] = ()
 
 
 def gateway_environment(spec: SessionSpec) -> dict[str, str]:
