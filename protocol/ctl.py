@@ -86,6 +86,23 @@ class Doctor(msgspec.Struct, frozen=True, tag=True):
     probe: bool = False
 
 
+class Events(msgspec.Struct, frozen=True, tag=True):
+    """since: events with a higher number; None: all that are kept, or the last few where it follows."""
+
+    since: int | None = None
+    follow: bool = False
+
+
+class Trace(msgspec.Struct, frozen=True, tag=True):
+    """message_id: WeChat's; ACCOUNT/ID where two accounts had one of the same id."""
+
+    message_id: str
+
+
+class Metrics(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
 class Reload(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -108,6 +125,9 @@ CtlRequest = (
     | Allow
     | Deny
     | Doctor
+    | Events
+    | Trace
+    | Metrics
     | Reload
     | Shutdown
 )
@@ -251,6 +271,64 @@ class DoctorReply(msgspec.Struct, frozen=True, tag=True):
     findings: list[Finding]
 
 
+class EventRow(msgspec.Struct, frozen=True):
+    """at: UTC, as 2026-11-30T12:00:00.000Z. account: a bot id. data: plain values, never what people wrote."""
+
+    seq: int
+    at: str
+    event: str
+    account: str | None
+    peer: str | None
+    message_id: str | None
+    data: dict[str, str | int | float | bool | None]
+
+
+class EventBatch(msgspec.Struct, frozen=True, tag=True):
+    """Events: the next ones. Done follows the last, unless they are followed."""
+
+    events: list[EventRow]
+
+
+class TraceStep(msgspec.Struct, frozen=True):
+    """after_ms: since the message was recorded; below zero for what came before."""
+
+    after_ms: float
+    what: str
+    data: dict[str, str | int | float | bool | None]
+
+
+class LatencyRow(msgspec.Struct, frozen=True):
+    """Where the time went, in milliseconds; None: did not happen, or is not known any more.
+
+    hold    from WeChat's stamp, on our clock, to the journal
+    queue   from there to the turn, without start
+    start   of a worker, as far as this message waited for one
+    agent   from the turn's beginning to its outcome
+    send    from the first bubble's making to the last one's receipt; overlaps agent where an answer streams
+    """
+
+    hold_ms: float | None
+    queue_ms: float | None
+    start_ms: float | None
+    agent_ms: float | None
+    send_ms: float | None
+
+
+class TraceReply(msgspec.Struct, frozen=True, tag=True):
+    message_id: str
+    account: str
+    peer: str
+    state: str
+    latency: LatencyRow
+    steps: list[TraceStep]
+
+
+class MetricsReply(msgspec.Struct, frozen=True, tag=True):
+    """Prometheus' text format, version 0.0.4."""
+
+    text: str
+
+
 class QrShown(msgspec.Struct, frozen=True, tag=True):
     """Login: encode this URL as a QR code; a later QrShown replaces it."""
 
@@ -301,6 +379,9 @@ CtlReply = (
     | AccountsReply
     | HistoryReply
     | DoctorReply
+    | EventBatch
+    | TraceReply
+    | MetricsReply
     | QrShown
     | Progress
     | CodeWanted
@@ -309,7 +390,18 @@ CtlReply = (
     | Done
     | Failed
 )
-FINAL = (StatusReply, AccountsReply, HistoryReply, DoctorReply, NeedsYes, Offered, Done, Failed)
+FINAL = (
+    StatusReply,
+    AccountsReply,
+    HistoryReply,
+    DoctorReply,
+    TraceReply,
+    MetricsReply,
+    NeedsYes,
+    Offered,
+    Done,
+    Failed,
+)
 
 ctl_request: Codec[CtlRequest] = Codec(CtlRequest)
 ctl_reply: Codec[CtlReply] = Codec(CtlReply)
@@ -320,7 +412,7 @@ ctl_reply: Codec[CtlReply] = Codec(CtlReply)
 @dataclass(frozen=True, slots=True)
 class Argument:
     """name   the request's field; flag "" = positional; required only counts for positionals
-    kind   text | number | yes | json | choice | names (comma separated)"""
+    kind   text | number (1 and more) | count (0 and more) | yes | json | choice | names (comma separated)"""
 
     name: str
     flag: str
@@ -408,6 +500,32 @@ VERBS: tuple[Verb, ...] = (
         ),
         json=True,
     ),
+    Verb(
+        "events",
+        Events,
+        "show what has happened, numbered",
+        (
+            Argument("follow", "--follow", "", "go on showing what happens until interrupted", kind="yes"),
+            Argument("since", "--since", "SEQ", "only those with a higher number", kind="count"),
+        ),
+        json=True,
+    ),
+    Verb(
+        "trace",
+        Trace,
+        "show one message's whole life, and where its time went",
+        (
+            Argument(
+                "message_id",
+                "",
+                "MESSAGE_ID",
+                "WeChat's id of it, with ACCOUNT/ before it where two had the same",
+                required=True,
+            ),
+        ),
+        json=True,
+    ),
+    Verb("metrics", Metrics, "print counters and gauges for Prometheus"),
     Verb("reload", Reload, "read bridge.toml and peers.toml again"),
     Verb("shutdown", Shutdown, "finish running turns and stop the supervisor"),
 )

@@ -49,6 +49,7 @@ from supervisor.delivery import Delivery
 from supervisor.detach import Announcer, Foreground
 from supervisor.detach import detach as go_to_background
 from supervisor.doctor import Doctor
+from supervisor.events import EventLog
 from supervisor.gatekeeper import Gatekeeper
 from supervisor.grants import Grants, terms
 from supervisor.home import Home
@@ -192,9 +193,14 @@ class Bridge:
         for line in odd:
             log.warning("found_odd %s", line)
         refused: list[BridgeError] = []
+        events = EventLog(journal, self._clock)
+        ours = logging.getLogger(__name__.partition(".")[0])
         try:
+            await events.open()
+            ours.addHandler(events)
             async with contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as tasks:
-                parts = await self._build(journal, credentials, odd, started, tasks, closing)
+                tasks.create_task(events.run(), name="events")
+                parts = await self._build(journal, events, credentials, odd, started, tasks, closing)
                 await self._serve(parts, journal, tasks, closing)
                 raise _Over  # ends the group: its services run until then
         except* _Over:
@@ -202,6 +208,7 @@ class Bridge:
         except* BridgeError as group:  # a start that was refused: one line and an exit code, whatever wrapped it
             refused += [error for error in group.exceptions if isinstance(error, BridgeError)]
         finally:
+            ours.removeHandler(events)
             await journal.close()
         if refused:
             raise refused[0]
@@ -211,6 +218,7 @@ class Bridge:
     async def _build(
         self,
         journal: Journal,
+        events: EventLog,
         credentials: CredentialsFile,
         warnings: tuple[str, ...],
         started: float,
@@ -332,6 +340,7 @@ class Bridge:
             board=board,
             book=book,
             conversations=conversations,
+            events=events,
             journal=journal,
             loop=loop,
             peers_file=PeersFile(self._home.peers_toml),

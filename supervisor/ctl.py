@@ -5,32 +5,37 @@ frames, console/ draws the words.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from protocol import ctl
 from protocol.errors import BridgeError
-from protocol.ids import PeerKey, label
+from protocol.ids import AccountId, MessageId, PeerKey, label
 from supervisor.accounts import Accounts, AccountState
 from supervisor.clock import Clock
 from supervisor.config import ConfigError, Settings
 from supervisor.conversations import Conversations
+from supervisor.core import metrics, trace
 from supervisor.core.naming import Ambiguous, Unknown, find_account, find_peer
 from supervisor.core.policy import PeerOverrides
 from supervisor.core.scheduler import GrantChanged, Scheduler, StopAsked
 from supervisor.ctlserver import Conversation
 from supervisor.doctor import Doctor
+from supervisor.events import EventLog
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.scheduler import SchedulerLoop
 from supervisor.status import StatusBoard
-from supervisor.store import ForgetRefused, Journal, Store
+from supervisor.store import EventRecord, ForgetRefused, Journal, Store
 
 log = logging.getLogger(__name__)
 
 HISTORY_MOST = 20
+EVENTS_SHOWN = 10  # before those that are followed
 
 
 class Refusal(BridgeError):
@@ -49,6 +54,7 @@ class Control:
     board: StatusBoard
     book: PeerBook
     conversations: Conversations
+    events: EventLog
     journal: Journal
     loop: SchedulerLoop
     peers_file: PeersFile
@@ -222,6 +228,49 @@ class Control:
         examine = self.doctor.examine_with_trials if request.probe else self.doctor.examine
         talk.reply(await examine())
 
+    async def _events(self, request: ctl.Events, talk: Conversation) -> None:
+        seq = request.since if request.since is not None else 0
+        if request.follow and request.since is None:
+            seq = max(0, self.events.last - EVENTS_SHOWN)
+        while True:
+            async for batch in self.events.after(seq):
+                talk.reply(ctl.EventBatch([self._shown(one) for one in batch]))
+                seq = batch[-1].seq
+            if not request.follow:
+                talk.reply(ctl.Done([]))
+                return
+            await self.events.grown(seq)
+
+    def _shown(self, one: EventRecord) -> ctl.EventRow:
+        at = datetime.fromtimestamp(one.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        data = json.loads(one.data)
+        return ctl.EventRow(one.seq, at, one.event, self._bot_id(one.account), one.peer, one.message_id, data)
+
+    def _bot_id(self, account: str | None) -> str | None:
+        """Events name accounts as the journal does; people know them by their bot's id."""
+        record = self.accounts.record(AccountId(account)) if account else None
+        return record.bot_id if record else account
+
+    async def _trace(self, request: ctl.Trace, talk: Conversation) -> None:
+        account, _, name = request.message_id.rpartition("/")
+        found = await self.journal.do(Store.trace, MessageId(name))
+        if account:
+            wanted = self._account(account)
+            found = tuple(one for one in found if one.who.account == wanted)
+        if not found:
+            raise Refusal(
+                f"{request.message_id}: the journal knows no such message (texts are kept for some days only)"
+            )
+        if len(found) > 1:
+            names = " or ".join(f"{self._bot_id(one.who.account)}/{name}" for one in found)
+            raise Refusal(f"{name}: more than one account had such a message: {names}", code=2)
+        (one,) = found
+        events = [self._shown(event) for event in one.events]
+        talk.reply(trace.told(MessageId(name), self._bot_id(one.who.account) or "", one, events))
+
+    async def _metrics(self, _request: ctl.Metrics, talk: Conversation) -> None:
+        talk.reply(ctl.MetricsReply(metrics.prometheus(await self.board.status())))
+
     async def _reload(self, _request: ctl.Reload, talk: Conversation) -> None:
         try:
             settings = self.reload_settings()
@@ -252,6 +301,9 @@ HANDLERS: Mapping[type[Any], Callable[[Control, Any, Conversation], Awaitable[No
     ctl.Allow: Control._allow,
     ctl.Deny: Control._deny,
     ctl.Doctor: Control._doctor,
+    ctl.Events: Control._events,
+    ctl.Trace: Control._trace,
+    ctl.Metrics: Control._metrics,
     ctl.Reload: Control._reload,
     ctl.Shutdown: Control._shutdown,
 }

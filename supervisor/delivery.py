@@ -438,7 +438,13 @@ class Delivery:
         try:
             receipt = await channel.send_text(route, send.text, send.key)
         except Unavailable as error:
-            log.warning("send_unanswered peer=%s send_key=%s reason=%s", peer.who.peer, send.key, error)
+            log.warning(
+                "send_unanswered peer=%s send_key=%s reason=%s account=%s",
+                peer.who.peer,
+                send.key,
+                error,
+                peer.who.account,
+            )
             self._step(peer, Unanswered(error.retry_after_s))
         except ChannelSignedOut:
             log.warning("send_signed_out account=%s", account)
@@ -453,12 +459,21 @@ class Delivery:
     def _take(self, peer: _Peer, send: Send, receipt: Receipt) -> None:
         match receipt.kind:
             case ReceiptKind.ACCEPTED:
+                log.debug("part_sent peer=%s send_key=%s account=%s", peer.who.peer, send.key, peer.who.account)
                 self._step(peer, Accepted(receipt.message_id))
             case ReceiptKind.UNCONFIRMED:
-                log.warning("send_unconfirmed peer=%s send_key=%s", peer.who.peer, send.key)
+                log.warning(
+                    "send_unconfirmed peer=%s send_key=%s account=%s", peer.who.peer, send.key, peer.who.account
+                )
                 self._step(peer, Unconfirmed())
             case ReceiptKind.REJECTED:
-                log.warning("send_rejected peer=%s send_key=%s code=%d", peer.who.peer, send.key, receipt.code)
+                log.warning(
+                    "send_rejected peer=%s send_key=%s code=%d account=%s",
+                    peer.who.peer,
+                    send.key,
+                    receipt.code,
+                    peer.who.account,
+                )
                 peer.changes.append(Bump("sends_rejected"))
                 self._step(peer, Rejected())
             case _:

@@ -240,14 +240,16 @@ class Gatekeeper:
             case Spent(key=key, input_tokens=tokens_in, output_tokens=tokens_out):
                 self._usage.add(key.who, tokens_in, tokens_out)
                 self._said.pop("server", None)
-                log.info("model_call peer=%s input=%d output=%d", key.peer, tokens_in, tokens_out)
+                log.info(
+                    "model_call peer=%s input=%d output=%d account=%s", key.peer, tokens_in, tokens_out, key.account
+                )
                 held = self._held.get(key.who)
                 if held is not None and held.issue.key == key:
                     held.ledger.spent(tokens_in + tokens_out)
             case AskedForMore(key=key):
                 self._tasks.create_task(self._lend(key), name=f"lend {key.peer}")
             case CallFailed(key=key, status=status):
-                log.warning("model_call_failed peer=%s status=%d", key.peer, status)
+                log.warning("model_call_failed peer=%s status=%d account=%s", key.peer, status, key.account)
                 if status == 401:
                     self._say("server", "the model server refuses the key (401): see [agent] api_key_env")
                 elif status == 0:
@@ -262,7 +264,7 @@ class Gatekeeper:
             used = await self._usage.used(key.who)
             tokens = held.ledger.lend(limit=held.limit(), used=used)
             if tokens == 0:
-                log.info("token_budget_spent peer=%s used=%d", key.peer, used)
+                log.info("token_budget_spent peer=%s used=%d account=%s", key.peer, used, key.account)
                 self._over_budget(key)
                 # First the turn ends, then the call: an agent that hears of it would tell its peer in its own words.
                 await self._clock.sleep_until(self._clock.now() + DENY_AFTER_S)

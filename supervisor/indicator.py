@@ -54,6 +54,6 @@ class Indicator:
                 try:
                     await channel.show_typing(route, state)
                 except ChannelError as error:
-                    log.debug("typing_failed peer=%s reason=%s", who.peer, error)
+                    log.debug("typing_failed peer=%s reason=%s account=%s", who.peer, error, who.account)
         finally:
             self._busy.discard(who)

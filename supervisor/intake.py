@@ -113,6 +113,13 @@ class Intake:
         """New rows stand in the journal, the first of them marked as being handled; must not block."""
         last = len(rows) - 1
         for number, row in enumerate(rows):
+            log.debug(
+                "message_received peer=%s message=%d id=%s account=%s",
+                row.who.peer,
+                row.row,
+                row.message_id,
+                row.who.account,
+            )
             self._rows.append(_Arrived(row, arrival is Arrival.BACKLOG, number == last, marked=number == 0))
         self._wake.set()
 
@@ -151,13 +158,13 @@ class Intake:
         row = arrived.row
         inbound = self._reader.parse(row.raw)
         if isinstance(inbound, Unreadable):
-            log.warning("message_unreadable account=%s reason=%s", row.who.account, inbound.reason)
+            log.warning("message_unreadable account=%s message=%d reason=%s", row.who.account, row.row, inbound.reason)
             await self._apply(self._closing(arrived, MessageState.IGNORED))
             return
         policy = self._book.policy(row.who)
         match may_speak(echo=inbound.echo, group_id=inbound.group_id, policy=policy):
             case Ignore(why):
-                log.info("message_ignored account=%s why=%s", row.who.account, why)
+                log.info("message_ignored account=%s message=%d why=%s", row.who.account, row.row, why)
                 await self._apply(self._closing(arrived, MessageState.IGNORED))
             case Refuse():
                 self._name_refused(row.who)
@@ -221,7 +228,13 @@ class Intake:
                 await done.wait()
             case TurnAway(why, said, wait_s):
                 changes = [heard, *self._closing(arrived, MessageState.TURNED_AWAY)]
-                log.info("message_turned_away peer=%s why=%s", who.peer, why)
+                log.info(
+                    "message_turned_away peer=%s message=%d why=%s account=%s",
+                    who.peer,
+                    arrived.row.row,
+                    why,
+                    who.account,
+                )
                 if said is Said.NOW:
                     notice = _turned_away(why, load.waiting, wait_s)
                     await self._delivery.notice(who, notice, PartKind.OUTCOME, extra=changes)

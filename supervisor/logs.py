@@ -44,7 +44,9 @@ def set_up(level: str, *, file: Path | None) -> None:
             file, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8"
         )
     handler.setFormatter(OneLine())
+    handler.setLevel(level.upper())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("supervisor").setLevel(logging.DEBUG)  # the event stream hears all of ours (events.py)
     logging.raiseExceptions = False  # a full disk or a closed terminal must not end anything
     for chatty in ("httpx", "httpcore", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)  # httpx logs whole URLs, queries included

@@ -384,7 +384,13 @@ class Pool:
             self._end(held, GoneWhy.LAYER_MISSING, " ".join(lacking))
             return
         key, after_ms = held.lease.key, (self._clock.now() - held.asked_at) * 1000
-        log.info("worker_ready peer=%s generation=%d after_ms=%.1f", key.peer, key.generation, after_ms)
+        log.info(
+            "worker_ready peer=%s generation=%d after_ms=%.1f account=%s",
+            key.peer,
+            key.generation,
+            after_ms,
+            key.account,
+        )
         self._say(held, held.grant)
 
     def _break(self, held: _Held, rule: str) -> None:
@@ -424,7 +430,7 @@ class Pool:
             self._starts.died(key.who, now=self._clock.now())
         self._forget(key)
         detail = " ".join(held.detail[:DETAIL_CHARS].split())
-        log.info("worker_gone peer=%s generation=%d why=%s", key.peer, key.generation, held.why)
+        log.info("worker_gone peer=%s generation=%d why=%s account=%s", key.peer, key.generation, held.why, key.account)
         self._on_event(Gone(key, held.why, detail))
 
     @staticmethod

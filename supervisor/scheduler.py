@@ -192,7 +192,12 @@ class SchedulerLoop:
         match event:
             case Opened(key, session_id, how, agent):
                 log.info(
-                    "worker_opened peer=%s generation=%d agent=%s session=%s", key.peer, key.generation, agent, how
+                    "worker_opened peer=%s generation=%d agent=%s session=%s account=%s",
+                    key.peer,
+                    key.generation,
+                    agent,
+                    how,
+                    key.account,
                 )
                 changes = [SetSession(key.who, session_id, self._clock.wall())]
                 await self._take(WorkerOpened(key.who, key.generation), changes)
@@ -202,7 +207,14 @@ class SchedulerLoop:
                 await self._take(WorkerLeaves(key.who, key.generation))
             case Gone(key, why, detail):
                 if why not in (GoneWhy.LEFT, GoneWhy.STOPPED):
-                    log.warning("worker_lost peer=%s generation=%d why=%s %s", key.peer, key.generation, why, detail)
+                    log.warning(
+                        "worker_lost peer=%s generation=%d why=%s account=%s %s",
+                        key.peer,
+                        key.generation,
+                        why,
+                        key.account,
+                        detail,
+                    )
                 turn = self.core.turn_of(key.who)
                 had_text = turn is not None and self._delivery.has_text(key.who, turn[0])
                 await self._take(WorkerGone(key.who, key.generation, why, had_text), _counted(why))
@@ -219,7 +231,7 @@ class SchedulerLoop:
                 if self._speaks(key, turn_id):
                     self._delivery.piece(key.who, int(turn_id), text, boundary, keep)
             case ToolUsed(turn_id, _, name, status):
-                log.debug("tool_used peer=%s tool=%s status=%s", key.peer, name, status)
+                log.debug("tool_used peer=%s tool=%s status=%s account=%s", key.peer, name, status, key.account)
                 if status == "started" and self._speaks(key, turn_id):
                     self._delivery.tool_started(key.who, int(turn_id))
             case Asked(turn_id, dialog_id):
@@ -227,11 +239,18 @@ class SchedulerLoop:
                 self._the_pool().answer(key, AnswerDialog(turn_id, dialog_id, Dismissed()))
             case TurnEnded(turn_id, outcome, kind, detail):
                 if kind is not None:
-                    log.warning("turn_failed peer=%s message=%s kind=%s detail=%s", key.peer, turn_id, kind, detail)
+                    log.warning(
+                        "turn_failed peer=%s message=%s kind=%s detail=%s account=%s",
+                        key.peer,
+                        turn_id,
+                        kind,
+                        detail,
+                        key.account,
+                    )
                 had_text = self._delivery.has_text(key.who, int(turn_id))
                 await self._take(TurnReported(key.who, key.generation, outcome, had_text))
             case Remarked(level, text):
-                log.info("agent_remarked peer=%s level=%s text=%s", key.peer, level, text)
+                log.info("agent_remarked peer=%s level=%s text=%s account=%s", key.peer, level, text, key.account)
             case DialogGone() | FileOffered() | UsageSeen():
                 log.debug("%s peer=%s", type(message).__name__, key.peer)
             case _:
@@ -279,9 +298,12 @@ class SchedulerLoop:
         pool = self._the_pool()
         match effect:
             case Start(who, generation):
+                log.debug("worker_starting peer=%s generation=%d account=%s", who.peer, generation, who.account)
                 self._tasks.create_task(self._start(who, generation), name=f"start {who.peer}")
             case Give(who, generation, row):
-                log.info("turn_started peer=%s message=%d generation=%d", who.peer, row, generation)
+                log.info(
+                    "turn_started peer=%s message=%d generation=%d account=%s", who.peer, row, generation, who.account
+                )
                 pool.give(_key(who, generation), prompts[row])
             case Abort(who, generation, row):
                 pool.abort(_key(who, generation), TurnId(str(row)))
@@ -303,14 +325,32 @@ class SchedulerLoop:
             plan, grant = await self._grants.launch(who, generation)
             await self._the_pool().start(_key(who, generation), plan, grant)
         except NotIsolated as error:
-            log.error("worker_not_started peer=%s generation=%d reason=%s", who.peer, generation, error)
+            log.error(
+                "worker_not_started peer=%s generation=%d reason=%s account=%s",
+                who.peer,
+                generation,
+                error,
+                who.account,
+            )
             self.post(WorkerGone(who, generation, GoneWhy.LAYER_MISSING))
         except (StartFailed, GrantRefused) as error:
-            log.warning("worker_not_started peer=%s generation=%d reason=%s", who.peer, generation, error)
+            log.warning(
+                "worker_not_started peer=%s generation=%d reason=%s account=%s",
+                who.peer,
+                generation,
+                error,
+                who.account,
+            )
             self.post(StartRefused(who, generation, paused=isinstance(error, StartsPaused)))
 
     async def _close(self, close: Close) -> None:
-        log.info("message_closed peer=%s message=%d state=%s", close.who.peer, close.row, close.state)
+        log.info(
+            "message_closed peer=%s message=%d state=%s account=%s",
+            close.who.peer,
+            close.row,
+            close.state,
+            close.who.account,
+        )
         change = SetMessage(close.row, close.state, self._clock.wall())
         notice = None
         if close.line is Line.TOKEN_BUDGET:

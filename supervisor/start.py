@@ -51,7 +51,7 @@ async def carry_on(
     for order in recover(messages.values(), parts):
         match order:
             case Interrupt(row, who, told, earlier):
-                log.warning("turn_interrupted peer=%s message=%d", who.peer, row)
+                log.warning("turn_interrupted peer=%s message=%d account=%s", who.peer, row, who.account)
                 changes: list[Change] = [
                     SetMessage(row, MessageState.INTERRUPTED, wall),
                     SetInterruptedNote(who, earlier),
@@ -61,7 +61,9 @@ async def carry_on(
                 else:
                     await delivery.notice(who, notices.interrupted(), PartKind.OUTCOME, extra=changes)
             case SetAside(row, who):
-                log.error("message_dead peer=%s message=%d: set aside after two deaths", who.peer, row)
+                log.error(
+                    "message_dead peer=%s message=%d account=%s: set aside after two deaths", who.peer, row, who.account
+                )
                 dead = SetMessage(row, MessageState.DEAD, wall)
                 if book.policy(who).admitted:
                     await delivery.notice(who, notices.failed(), PartKind.OUTCOME, extra=[dead])

@@ -22,9 +22,26 @@ from protocol.content import Role
 from protocol.errors import BridgeError
 from protocol.ids import AccountId, Cursor, Generation, MessageId, PeerId, PeerKey, ReplyToken, SendKey, SessionId
 from supervisor.channels.base import Batch, RawMessage
-from supervisor.core.states import MessageRow, MessageState, PartKind, PartRow, PartState
+from supervisor.core.states import (
+    OPEN_MESSAGES,
+    EventRecord,
+    MessageRow,
+    MessageState,
+    PartKind,
+    PartRow,
+    PartState,
+    Traced,
+    TracedPart,
+)
 
-__all__ = ["MessageRow", "MessageState", "PartKind", "PartRow", "PartState"]  # shells take them from here as well
+__all__ = [
+    "EventRecord",
+    "MessageRow",
+    "MessageState",
+    "PartKind",
+    "PartRow",
+    "PartState",
+]  # shells take them from here as well
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -308,6 +325,8 @@ _FLAGS = (
     (PartState.UNCONFIRMED, "unconfirmed"),
 )
 
+EVENTS_KEPT = 10_000
+EVENTS_SLACK = 500  # more are kept before the oldest go, so that they go many at a time
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x62726467  # "brdg": the header says whose database it is
 BUSY_MS = 2_000
@@ -421,6 +440,20 @@ CREATE TABLE usage (
   PRIMARY KEY (account, peer, day)
 ) WITHOUT ROWID;
 CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+# Made where it is missing: an older bridge neither knows nor minds it.
+_EVENTS = """
+CREATE TABLE IF NOT EXISTS event (
+  seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+  at         REAL NOT NULL,
+  event      TEXT NOT NULL,
+  account    TEXT,
+  peer       TEXT,
+  message_id TEXT,
+  data       TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS event_message ON event (message_id) WHERE message_id IS NOT NULL;
 """
 
 _MESSAGE = "row, account, sender, message_id, created_at_ms, received_at, raw, state, handled, text, late, generation"
@@ -974,6 +1007,74 @@ class Store:
             )
         )
 
+    # -- events
+
+    def add_events(self, events: Sequence[EventRecord]) -> int:
+        """Number and keep them (their own seq does not count). returns the last number given"""
+        with self._writing():
+            for one in events:
+                last = self._run(
+                    "INSERT INTO event (at, event, account, peer, message_id, data) VALUES (?, ?, ?, ?, ?, ?)",
+                    one.at,
+                    one.event,
+                    one.account,
+                    one.peer,
+                    one.message_id,
+                    one.data,
+                ).lastrowid
+            (first,) = self._run("SELECT min(seq) FROM event").fetchone()
+            if last is not None and last - first >= EVENTS_KEPT + EVENTS_SLACK:
+                self._run("DELETE FROM event WHERE seq <= ?", last - EVENTS_KEPT)
+        return last or 0
+
+    def last_event(self) -> int:
+        """The highest number ever given; 0 before the first."""
+        rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
+        return int(rows[0][0]) if rows else 0
+
+    def events_after(self, seq: int, count: int) -> tuple[EventRecord, ...]:
+        """The next ones, oldest first."""
+        return self._events("seq > ? ORDER BY seq LIMIT ?", seq, count)
+
+    def _events(self, where: str, *values: Any) -> tuple[EventRecord, ...]:
+        rows = self._rows(f"SELECT seq, at, event, account, peer, message_id, data FROM event WHERE {where}", *values)
+        return tuple(EventRecord(*row) for row in rows)
+
+    def trace(self, message_id: MessageId) -> tuple[Traced, ...]:
+        """Every message of that id, of whichever account; with its own events and its peer's meanwhile."""
+        traced = []
+        for message in self._messages("message_id = ? ORDER BY row", message_id):
+            ((state_at,),) = self._rows("SELECT state_at FROM message WHERE row = ?", message.row)
+            parts = self._rows(
+                "SELECT kind, state, attempts, at, state_at FROM part WHERE message_row = ? ORDER BY place", message.row
+            )
+            over = float("inf") if message.state in OPEN_MESSAGES else max([state_at, *(part[4] for part in parts)]) + 1
+            events = self._events(
+                "message_id = ?1 AND (account IS NULL OR account = ?2) OR"
+                " message_id IS NULL AND account = ?2 AND peer = ?3 AND at BETWEEN ?4 AND ?5 ORDER BY seq",
+                message_id,
+                *message.who,
+                message.received_at,
+                over,
+            )
+            offset_ms = self.clock_offset_ms(message.who.account)
+            written_at = None
+            if message.created_at_ms is not None and offset_ms is not None:
+                written_at = (message.created_at_ms + offset_ms) / 1000
+            traced.append(
+                Traced(
+                    message.who,
+                    message.row,
+                    message.state,
+                    message.received_at,
+                    state_at,
+                    written_at,
+                    tuple(TracedPart(PartKind(k), PartState(s), tries, at, ended) for k, s, tries, at, ended in parts),
+                    events,
+                )
+            )
+        return tuple(traced)
+
     def counters(self) -> dict[str, int]:
         """All of COUNTERS."""
         return dict.fromkeys(COUNTERS, 0) | {
@@ -1090,6 +1191,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             )
             # Into the file itself, where an older bridge looks before it opens anything.
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        db.executescript(f"BEGIN IMMEDIATE; {_EVENTS} COMMIT;")
     except BaseException:
         db.close()
         raise

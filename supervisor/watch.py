@@ -99,7 +99,9 @@ class Watcher:
         sizes = await asyncio.to_thread(lambda: [platform.tree_bytes(tree.nanny_pid) for tree in idle])
         warm = [Warm(tree.key, tree.idle_s, size) for tree, size in zip(idle, sizes, strict=True)]
         for shed in too_warm(warm, self._bounds()):
-            log.info("worker_shed peer=%s generation=%d", shed.key.peer, shed.key.generation)
+            log.info(
+                "worker_shed peer=%s generation=%d account=%s", shed.key.peer, shed.key.generation, shed.key.account
+            )
             self._post(ShedAsked(shed.key.who, shed.key.generation))
 
     def _bounds(self) -> Bounds:

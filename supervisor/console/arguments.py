@@ -114,6 +114,8 @@ def _add(parser: argparse.ArgumentParser, argument: Argument) -> None:
     match argument.kind:
         case "number":
             options["type"] = _number
+        case "count":
+            options["type"] = _count
         case "names":
             options["type"] = _names
         case "choice":
@@ -128,6 +130,12 @@ def _add(parser: argparse.ArgumentParser, argument: Argument) -> None:
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 10_000):
         raise argparse.ArgumentTypeError(f"expected a number of 1 or more, got {safe(text, 40)}")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {safe(text, 40)}")
     return int(text)
 
 

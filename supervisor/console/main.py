@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,15 +24,20 @@ from protocol.ctl import (
     Deny,
     DoctorReply,
     Done,
+    EventBatch,
+    EventRow,
+    Events,
     Failed,
     HistoryReply,
     Logout,
+    MetricsReply,
     NeedsYes,
     Offered,
     Progress,
     QrShown,
     Status,
     StatusReply,
+    TraceReply,
     VerifyCode,
 )
 from protocol.errors import BridgeError
@@ -87,7 +92,12 @@ class Console:
             return self._ask(Status(), bare=True)
         if call.watch:
             return self._watch(call.request)
-        return self._ask(call.request)
+        try:
+            return self._ask(call.request)
+        except KeyboardInterrupt:
+            if isinstance(call.request, Events) and call.request.follow:
+                return 0  # the way to end it
+            raise
 
     def _watch(self, request: CtlRequest) -> int:
         try:
@@ -113,6 +123,8 @@ class Console:
                             _complain("the input ended before the code")
                             return 1
                         client.say(VerifyCode(code=code))
+                    case EventBatch(events=events):
+                        self._show_events(events)
                     case final:
                         break
         sys.stdout.write(before)
@@ -129,6 +141,11 @@ class Console:
                 self._show(reply.accounts, render.account_lines(reply.accounts, self._look))
             case HistoryReply():
                 self._show(reply.lines, render.history_lines(reply))
+            case TraceReply():
+                self._show(reply, render.trace_lines(reply))
+            case MetricsReply(text=text):
+                sys.stdout.write(text)
+                sys.stdout.flush()
             case DoctorReply(ok=ok):
                 self._show(reply, render.finding_lines(reply, self._look))
                 return 0 if ok else 1
@@ -155,6 +172,15 @@ class Console:
         sys.stdout.flush()
         # Past the stream's own encoding: JSON is UTF-8.
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
+        sys.stdout.buffer.flush()
+
+    def _show_events(self, events: Sequence[EventRow]) -> None:
+        """With --json one object a line, as other programs read a stream."""
+        if not self._json:
+            _say(render.event_lines(events, self._look))
+            return
+        sys.stdout.flush()
+        sys.stdout.buffer.write(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
         sys.stdout.buffer.flush()
 
     def _confirm(self, request: CtlRequest, question: list[str]) -> int:

@@ -8,7 +8,17 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from protocol.ctl import AccountRow, DoctorReply, HistoryReply, PeerRow, RefusedRow, Severity, StatusReply
+from protocol.ctl import (
+    AccountRow,
+    DoctorReply,
+    EventRow,
+    HistoryReply,
+    PeerRow,
+    RefusedRow,
+    Severity,
+    StatusReply,
+    TraceReply,
+)
 from protocol.ids import label
 
 CELL_COLUMNS = 40
@@ -169,6 +179,30 @@ def finding_lines(reply: DoctorReply, look: Look) -> Iterator[str]:
             yield f"       {safe(finding.fix)}"
 
 
+def event_lines(events: Sequence[EventRow], look: Look) -> Iterator[str]:
+    for one in events:
+        about = [f"{name}={value}" for name, value in (("peer", one.peer), ("message", one.message_id)) if value]
+        about += [f"{name}={_bare(value)}" for name, value in one.data.items()]
+        about += [f"account={one.account}"] if one.account else []
+        name = _coloured(safe(one.event), GREEN, look)
+        yield f"{one.seq} {safe(one.at)} {name} {safe(' '.join(about))}".rstrip()
+
+
+def trace_lines(reply: TraceReply) -> Iterator[str]:
+    yield f"message {safe(reply.message_id)} of {safe(reply.peer)} on {safe(reply.account)}: {safe(reply.state)}"
+    spent = (
+        ("hold", reply.latency.hold_ms),
+        ("queue", reply.latency.queue_ms),
+        ("start", reply.latency.start_ms),
+        ("agent", reply.latency.agent_ms),
+        ("send", reply.latency.send_ms),
+    )
+    yield "  ".join(f"{name} {'-' if value is None else f'{value:.1f} ms'}" for name, value in spent)
+    for step in reply.steps:
+        data = " ".join(f"{name}={_bare(value)}" for name, value in step.data.items())
+        yield f"{step.after_ms:>12.1f} ms  {safe(step.what)} {safe(data)}".rstrip()
+
+
 def qr_lines(modules: Sequence[Sequence[int]], *, columns: int, encoding: str, look: Look) -> list[str] | None:
     """A QR code for a terminal, two rows of modules in one of text; None where it would not fit or cannot be written.
 
@@ -270,6 +304,10 @@ def _lock(row: AccountRow) -> str:
     if not row.lock.held:
         return "free"
     return "held" if row.lock.pid is None else f"pid {row.lock.pid}"
+
+
+def _bare(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 def _maybe_age(seconds: float | None) -> str:

@@ -86,3 +86,41 @@ class PartRow:
     state: PartState
     attempts: int
     message_id: MessageId | None  # the server's id, once accepted
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """A fact with its number. at: Unix seconds. account: an AccountId or, of an account's own events, its bot id"""
+
+    seq: int
+    at: float
+    event: str
+    account: str | None
+    peer: str | None
+    message_id: MessageId | None
+    data: str  # a JSON object
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPart:
+    """One bubble of a traced message, without its text."""
+
+    kind: PartKind
+    state: PartState
+    attempts: int
+    at: float
+    state_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """All that the journal holds of one message's life. written_at: by WeChat's clock set right with ours, if told"""
+
+    who: PeerKey
+    row: int
+    state: MessageState
+    received_at: float
+    state_at: float
+    written_at: float | None
+    parts: tuple[TracedPart, ...]
+    events: tuple[EventRecord, ...]

@@ -11,9 +11,11 @@ from protocol.ctl import (
     CtlRequest,
     Deny,
     Doctor,
+    Events,
     History,
     Login,
     Logout,
+    Metrics,
     Pause,
     Reload,
     Reset,
@@ -21,6 +23,7 @@ from protocol.ctl import (
     Shutdown,
     Status,
     Stop,
+    Trace,
 )
 from supervisor.console.arguments import SHELLS, Call, completion, parse
 
@@ -51,6 +54,10 @@ def call(*argv: str) -> Call:
         ("deny alice --yes", Deny(peer="alice", yes=True)),
         ("doctor", Doctor()),
         ("doctor --probe --json", Doctor(probe=True)),
+        ("events", Events()),
+        ("events --follow --since 0 --json", Events(since=0, follow=True)),
+        ("trace work/7400000000000000001", Trace(message_id="work/7400000000000000001")),
+        ("metrics", Metrics()),
         ("reload", Reload()),
         ("shutdown", Shutdown()),
     ],
