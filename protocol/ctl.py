@@ -80,6 +80,17 @@ class Deny(msgspec.Struct, frozen=True, tag=True):
     yes: bool = False
 
 
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    peer: str
+    yes: bool = False
+
+
+class Audit(msgspec.Struct, frozen=True, tag=True):
+    """Check the chain of the audit log."""
+
+    action: str = "verify"
+
+
 class Doctor(msgspec.Struct, frozen=True, tag=True):
     """probe: have throw-away workers try to break out."""
 
@@ -124,6 +135,8 @@ CtlRequest = (
     | History
     | Allow
     | Deny
+    | Forget
+    | Audit
     | Doctor
     | Events
     | Trace
@@ -489,6 +502,18 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb("deny", Deny, "refuse a peer from now on and stop its turn", (_PEER, _YES)),
+    Verb(
+        "forget",
+        Forget,
+        "delete a peer's conversation, workspace, media and texts",
+        (_PEER, _YES),
+    ),
+    Verb(
+        "audit",
+        Audit,
+        "check that no line of the audit log was changed or removed",
+        (Argument("action", "", "verify", "what to do", kind="choice", required=True, choices=("verify",)),),
+    ),
     Verb(
         "doctor",
         Doctor,

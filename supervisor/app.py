@@ -22,6 +22,7 @@ from protocol.ids import AccountId, PeerKey
 from supervisor import cgroup, config, logs, platform
 from supervisor.accounts import Accounts
 from supervisor.accounts import Hooks as AccountHooks
+from supervisor.audit import AuditLog
 from supervisor.channels.base import Channel, Route
 from supervisor.channels.wechat.wire import WeChatReader
 from supervisor.clock import SystemClock
@@ -53,6 +54,7 @@ from supervisor.events import EventLog
 from supervisor.gatekeeper import Gatekeeper
 from supervisor.grants import Grants, terms
 from supervisor.home import Home
+from supervisor.hooks import HookRunner
 from supervisor.indicator import Indicator
 from supervisor.intake import Intake
 from supervisor.isolation import Isolation
@@ -69,6 +71,7 @@ from supervisor.scheduler import SchedulerLoop
 from supervisor.start import carry_on
 from supervisor.status import StatusBoard
 from supervisor.store import Journal
+from supervisor.upkeep import Upkeep
 from supervisor.usage import Usage
 from supervisor.watch import Watcher
 
@@ -148,12 +151,15 @@ class _Parts:
     control: Control
     delivery: Delivery
     gatekeeper: Gatekeeper
+    hooks: HookRunner
     indicator: Indicator
     intake: Intake
     lock_watch: LockWatch
     loop: SchedulerLoop
     pool: Pool
     probe: Probe
+    trail: AuditLog
+    upkeep: Upkeep
     usage: Usage
     watcher: Watcher
 
@@ -341,6 +347,7 @@ class Bridge:
             book=book,
             conversations=conversations,
             events=events,
+            home=self._home,
             journal=journal,
             loop=loop,
             peers_file=PeersFile(self._home.peers_toml),
@@ -349,7 +356,17 @@ class Bridge:
             reload_settings=lambda: config.load(self._home, self._config_file),
             apply_settings=partial(self._apply, book, accounts, delivery, loop),
             shut_down=self._stop.set,
+            until_gone=pool.until_gone,
         )
+        hooks = HookRunner(
+            lambda hook: getattr(self._settings.hooks, hook.value),
+            control.bot_id,
+            self._environment.variables,
+            clock,
+        )
+        trail = AuditLog(self._home.audit, clock)
+        events.listeners += [hooks.hear, trail.hear]
+        upkeep = Upkeep(journal, delivery, lambda: self._settings.journal.keep_days, clock)
         watcher = Watcher(self._home.path, pool, lambda: self._settings.workers, loop.post, clock)
         return _Parts(
             accounts=accounts,
@@ -357,12 +374,15 @@ class Bridge:
             control=control,
             delivery=delivery,
             gatekeeper=gatekeeper,
+            hooks=hooks,
             indicator=indicator,
             intake=intake,
             lock_watch=lock_watch,
             loop=loop,
             pool=pool,
             probe=probe,
+            trail=trail,
+            upkeep=upkeep,
             usage=usage,
             watcher=watcher,
         )
@@ -375,6 +395,8 @@ class Bridge:
         closing.callback(server.close)
         tasks.create_task(parts.pool.run(), name="pool")
         tasks.create_task(parts.usage.run(), name="usage")
+        tasks.create_task(parts.trail.run(), name="audit")
+        tasks.create_task(parts.hooks.run(), name="hooks")
         try:
             self._zygote.preload(self._settings.agent.host)
             await parts.probe.at_start(parts.pool)
@@ -392,6 +414,7 @@ class Bridge:
             tasks.create_task(server.serve(parts.control.handle), name="ctl")
             tasks.create_task(parts.lock_watch.run(), name="locks")
             tasks.create_task(parts.watcher.run(), name="watch")
+            tasks.create_task(parts.upkeep.run(), name="upkeep")
             parts.accounts.run_opened()
             with self._signals():
                 log.info("bridge_ready home=%s pid=%d version=%s", self._home.path, os.getpid(), VERSION)

@@ -5,7 +5,9 @@ Commands never start a worker, take a slot or count against a limit; their lines
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import assert_never
 
 from protocol.ids import AccountId, PeerKey
@@ -64,6 +66,23 @@ class Conversations:
     async def remove(self, who: PeerKey) -> None:
         """Denied: the turn stops without a word, what waits is dropped."""
         await self._take(Removed(who), ())
+
+    async def forget(
+        self, who: PeerKey, until_gone: Callable[[PeerKey], Awaitable[None]], folders: Iterable[Path]
+    ) -> bool:
+        """All that was said, and the folders. False while a turn runs: nothing was done. What waits is dropped."""
+        if self._loop.core.turn_of(who) is not None:
+            return False
+        await self._take(Removed(who), ())
+        await self._take(FreshAsked(who), ())
+        await until_gone(who)
+        parts = await self._journal.do(Store.open_parts)
+        self._delivery.lapse(part for part in parts if part.who == who)
+        await self._journal.do(Store.forget, who, self._clock.wall())
+        for folder in folders:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await self._book.refresh(who)
+        return True
 
     async def end_account(self, account: AccountId) -> None:
         """Logout: tell those whose work is cut, then end all of it."""

@@ -15,6 +15,7 @@ from typing import Any
 from protocol import ctl
 from protocol.errors import BridgeError
 from protocol.ids import AccountId, MessageId, PeerKey, label
+from supervisor import audit
 from supervisor.accounts import Accounts, AccountState
 from supervisor.clock import Clock
 from supervisor.config import ConfigError, Settings
@@ -26,6 +27,7 @@ from supervisor.core.scheduler import GrantChanged, Scheduler, StopAsked
 from supervisor.ctlserver import Conversation
 from supervisor.doctor import Doctor
 from supervisor.events import EventLog
+from supervisor.home import Home
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.scheduler import SchedulerLoop
@@ -35,6 +37,7 @@ from supervisor.store import EventRecord, ForgetRefused, Journal, Store
 log = logging.getLogger(__name__)
 
 HISTORY_MOST = 20
+LOOKING = (ctl.Events, ctl.Audit)  # verbs that end with Done and change nothing
 EVENTS_SHOWN = 10  # before those that are followed
 
 
@@ -55,6 +58,7 @@ class Control:
     book: PeerBook
     conversations: Conversations
     events: EventLog
+    home: Home
     journal: Journal
     loop: SchedulerLoop
     peers_file: PeersFile
@@ -63,6 +67,7 @@ class Control:
     reload_settings: Callable[[], Settings]
     apply_settings: Callable[[Settings], None]
     shut_down: Callable[[], None]
+    until_gone: Callable[[PeerKey], Awaitable[None]]
 
     async def handle(self, request: ctl.CtlRequest, conversation: Conversation) -> None:
         """One request, until its final reply."""
@@ -73,6 +78,9 @@ class Control:
             return
         try:
             await handler(self, request, conversation)
+            if isinstance(conversation.last, ctl.Done) and not isinstance(request, LOOKING):
+                about = getattr(request, "peer", "") or getattr(request, "account", "")
+                log.info("verb_obeyed verb=%s about=%s", type(request).__name__.lower(), about)
         except Refusal as refusal:
             conversation.reply(ctl.Failed(refusal.code, str(refusal)))
         except BridgeError as error:
@@ -224,6 +232,41 @@ class Control:
         await self.conversations.remove(who)
         talk.reply(ctl.Done([f"{who.peer}: refused from now on"]))
 
+    async def _forget(self, request: ctl.Forget, talk: Conversation) -> None:
+        who = self._peer(request.peer)
+        if self._core.turn_of(who) is not None:
+            raise Refusal(f"{label(who.peer)}: a turn is running: bridge-ctl stop {label(who.peer)} first")
+        if not request.yes:
+            waiting = self._core.waiting_of(who)
+            talk.reply(
+                ctl.NeedsYes(
+                    [
+                        f"Forget {who.peer}: conversation, workspace, media and every text of it?",
+                        f"{_count(waiting, 'waiting message')} will be dropped. Nothing of this can be had back.",
+                    ]
+                )
+            )
+            return
+        folders = (self.home.session_dir(*who), self.home.workspace_dir(*who), self.home.media_dir(*who))
+        if not await self.conversations.forget(who, self.until_gone, folders):
+            raise Refusal(f"{label(who.peer)}: a turn has begun meanwhile: bridge-ctl stop {label(who.peer)} first")
+        talk.reply(
+            ctl.Done([f"{who.peer}: forgotten; they may still write: bridge-ctl deny {label(who.peer)} ends that"])
+        )
+
+    async def _audit(self, _request: ctl.Audit, talk: Conversation) -> None:
+        try:
+            found = await asyncio.to_thread(audit.verify, self.home.audit)
+        except OSError as error:
+            raise Refusal(f"{self.home.audit}: {error.strerror}") from error
+        if found.broken_at is not None:
+            raise Refusal(
+                f"{self.home.audit}: line {found.broken_at} {found.reason}; {_count(found.lines, 'line')} before it are whole"
+            )
+        talk.reply(
+            ctl.Done([f"{_count(found.lines, 'line')}, each following the one before it", f"last hash {found.last}"])
+        )
+
     async def _doctor(self, request: ctl.Doctor, talk: Conversation) -> None:
         examine = self.doctor.examine_with_trials if request.probe else self.doctor.examine
         talk.reply(await examine())
@@ -244,9 +287,9 @@ class Control:
     def _shown(self, one: EventRecord) -> ctl.EventRow:
         at = datetime.fromtimestamp(one.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         data = json.loads(one.data)
-        return ctl.EventRow(one.seq, at, one.event, self._bot_id(one.account), one.peer, one.message_id, data)
+        return ctl.EventRow(one.seq, at, one.event, self.bot_id(one.account), one.peer, one.message_id, data)
 
-    def _bot_id(self, account: str | None) -> str | None:
+    def bot_id(self, account: str | None) -> str | None:
         """Events name accounts as the journal does; people know them by their bot's id."""
         record = self.accounts.record(AccountId(account)) if account else None
         return record.bot_id if record else account
@@ -262,11 +305,11 @@ class Control:
                 f"{request.message_id}: the journal knows no such message (texts are kept for some days only)"
             )
         if len(found) > 1:
-            names = " or ".join(f"{self._bot_id(one.who.account)}/{name}" for one in found)
+            names = " or ".join(f"{self.bot_id(one.who.account)}/{name}" for one in found)
             raise Refusal(f"{name}: more than one account had such a message: {names}", code=2)
         (one,) = found
         events = [self._shown(event) for event in one.events]
-        talk.reply(trace.told(MessageId(name), self._bot_id(one.who.account) or "", one, events))
+        talk.reply(trace.told(MessageId(name), self.bot_id(one.who.account) or "", one, events))
 
     async def _metrics(self, _request: ctl.Metrics, talk: Conversation) -> None:
         talk.reply(ctl.MetricsReply(metrics.prometheus(await self.board.status())))
@@ -300,6 +343,8 @@ HANDLERS: Mapping[type[Any], Callable[[Control, Any, Conversation], Awaitable[No
     ctl.History: Control._history,
     ctl.Allow: Control._allow,
     ctl.Deny: Control._deny,
+    ctl.Forget: Control._forget,
+    ctl.Audit: Control._audit,
     ctl.Doctor: Control._doctor,
     ctl.Events: Control._events,
     ctl.Trace: Control._trace,

@@ -43,6 +43,7 @@ class Conversation:
 
     def __init__(self, server: "CtlServer", identity: bytes) -> None:
         self.over = False
+        self.last: CtlReply | None = None
         self._server = server
         self._identity = identity
         self._codes: asyncio.Queue[VerifyCode] = asyncio.Queue(_CODES)
@@ -52,7 +53,7 @@ class Conversation:
         makes the handler's task be cancelled."""
         if self.over:
             raise RuntimeError(f"{type(reply).__name__} after the last reply")
-        self.over = isinstance(reply, FINAL)
+        self.over, self.last = isinstance(reply, FINAL), reply
         self._server.send(self._identity, _encoded(reply))
 
     async def next(self) -> VerifyCode:

@@ -33,6 +33,7 @@ from supervisor.core.delivery import (
     Accepted,
     BackOnline,
     Enqueued,
+    Lapsed,
     LoggedInAnew,
     Mark,
     Outbox,
@@ -235,6 +236,11 @@ class Delivery:
         await self._commit(peer)
         self._rouse(peer)
         return count
+
+    def lapse(self, parts: Iterable[PartRow]) -> None:
+        """The journal has given these up."""
+        for part in parts:
+            self._step(self._peer(part.who), Lapsed(frozenset({part.send_key})))
 
     # -- what happens to peers and accounts
 

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -68,6 +68,7 @@ class EventLog(logging.Handler):
         self._came = asyncio.Event()
         self._kept = asyncio.Condition()
         self.last = 0  # the newest number on disk
+        self.listeners: list[Callable[[EventRecord], None]] = []  # each event at once, still without a number
 
     async def open(self) -> None:
         self.last = await self._journal.do(Store.last_event)
@@ -82,12 +83,15 @@ class EventLog(logging.Handler):
             data["detail"] = _plain(values[form.rest])
         name = form.name % values[: form.name.count("%")]
         account, peer = data.pop("account", None), data.pop("peer", None)
-        self._pending.append(
-            EventRecord(
-                0, record.created, name, _text(account), _text(peer), self._message(name, data), json.dumps(data)
-            )
-        )
-        self._loop.call_soon_threadsafe(self._came.set)
+        message = self._message(name, data)
+        event = EventRecord(0, record.created, name, _text(account), _text(peer), message, json.dumps(data))
+        self._loop.call_soon_threadsafe(self._take, event)
+
+    def _take(self, event: EventRecord) -> None:
+        self._pending.append(event)
+        self._came.set()
+        for hear in self.listeners:
+            hear(event)
 
     def _message(self, name: str, data: dict[str, Plain]) -> MessageId | None:
         """The log names a message by its row in the journal, people by WeChat's id, which one line ties together."""

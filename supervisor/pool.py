@@ -156,6 +156,7 @@ class Pool:
         self._on_event = on_event
         self._starts = starts or Starts()
         self._held: dict[LeaseKey, _Held] = {}
+        self._left = asyncio.Event()  # set, and made anew, whenever a worker is gone
         self._empty = asyncio.Event()
         self._empty.set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -186,6 +187,11 @@ class Pool:
     def reopen(self) -> None:
         """After a reload, or a trial worker that came up."""
         self._starts.reopen()
+
+    async def until_gone(self, who: PeerKey) -> None:
+        """Return once no worker of this peer is left, nor anything of its tree."""
+        while any(key.who == who for key in self._held):
+            await self._left.wait()
 
     # -- orders
 
@@ -380,7 +386,7 @@ class Pool:
         held.missing = tuple(layer for layer in Layer if layer in lost | untrue)
         lacking = [layer.value for layer in held.plan.required if layer not in held.layers]
         if lacking:
-            self._starts.died(held.lease.key.who, now=self._clock.now())
+            self._died_early(held.lease.key)
             self._end(held, GoneWhy.LAYER_MISSING, " ".join(lacking))
             return
         key, after_ms = held.lease.key, (self._clock.now() - held.asked_at) * 1000
@@ -427,11 +433,16 @@ class Pool:
         self._explain(held)
         assert held.why is not None
         if before_ready and held.why in (GoneWhy.START_FAILED, GoneWhy.LAYER_MISSING):
-            self._starts.died(key.who, now=self._clock.now())
+            self._died_early(key)
         self._forget(key)
         detail = " ".join(held.detail[:DETAIL_CHARS].split())
         log.info("worker_gone peer=%s generation=%d why=%s account=%s", key.peer, key.generation, held.why, key.account)
         self._on_event(Gone(key, held.why, detail))
+
+    def _died_early(self, key: LeaseKey) -> None:
+        if self._starts.died(key.who, now=self._clock.now()):
+            stopped = self._starts.stopped
+            log.error("crash_loop_began peer=%s all_starts_stopped=%s account=%s", key.peer, stopped, key.account)
 
     @staticmethod
     def _explain(held: _Held) -> None:
@@ -453,6 +464,8 @@ class Pool:
     def _forget(self, key: LeaseKey) -> None:
         self._router.revoke(key)
         self._held.pop(key).lease.end()
+        self._left.set()
+        self._left = asyncio.Event()
         if not self._held:
             self._empty.set()
 

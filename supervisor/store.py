@@ -1104,7 +1104,19 @@ class Store:
             uid: int = self._run("SELECT uid FROM uid WHERE account = ? AND peer = ?", *who).fetchone()[0]
         return uid
 
-    def prune(self, now: float, keep_days: int) -> tuple[PartRow, ...]:
+    def forget(self, who: PeerKey, at: float) -> None:
+        """What this peer wrote and was told goes, and with it the session. Ids stay for as long as a replay may come,
+        and so do tokens used, turns of this hour and the uid."""
+        with self._translated():
+            self._run("PRAGMA secure_delete = ON").fetchall()
+        with self._writing():
+            self._run("DELETE FROM part WHERE account = ? AND peer = ?", *who)
+            self._run(f"DELETE FROM message WHERE account = ? AND sender = ? AND NOT ({_OPEN_MESSAGE})", *who)
+            self._run("UPDATE peer SET interrupted_note = '' WHERE account = ? AND peer = ?", *who)
+            self._set_session(who, None, at)
+        self._give_back()
+
+    def prune(self, now: float, keep_days: float) -> tuple[PartRow, ...]:
         """Closed messages older than keep_days go with their parts, ids after 7 days; parts that nobody fetched for 7
         days are DROPPED. Then a checkpoint.
 
@@ -1124,13 +1136,17 @@ class Store:
             self._run("DELETE FROM seen WHERE at < ?", ids_before)
             self._run("DELETE FROM turn_start WHERE at <= ?", now - HOUR_S)
             self._run("DELETE FROM usage WHERE day < date(?, 'unixepoch')", now - USAGE_S)
+        self._give_back()
+        return dead
+
+    def _give_back(self) -> None:
+        """Free pages leave the file, and what was written leaves the log beside it."""
         with self._translated():
             self._db.executescript("PRAGMA incremental_vacuum")  # execute() would take one page and stop
             # A reader elsewhere only postpones the rest to the next time: nobody waits for it.
             self._run("PRAGMA busy_timeout = 0").fetchall()
             self._run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._run(f"PRAGMA busy_timeout = {BUSY_MS}").fetchall()
-        return dead
 
 
 class Journal:

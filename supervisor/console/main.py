@@ -28,6 +28,7 @@ from protocol.ctl import (
     EventRow,
     Events,
     Failed,
+    Forget,
     HistoryReply,
     Logout,
     MetricsReply,
@@ -191,7 +192,7 @@ class Console:
         if _input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
             _complain("nothing was done")
             return 1
-        assert isinstance(request, (Logout, Allow, Deny))
+        assert isinstance(request, (Logout, Allow, Deny, Forget))
         return self._ask(msgspec.structs.replace(request, yes=True))
 
     def _offer(self, request: CtlRequest, refused: list[Any]) -> int:

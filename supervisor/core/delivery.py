@@ -73,6 +73,13 @@ class ParkedUnwanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Lapsed:
+    """Nobody fetched these for so long that the journal has given them up already."""
+
+    keys: frozenset[SendKey]
+
+
+@dataclass(frozen=True, slots=True)
 class PeerWrote:
     """The budget is full again. more_line: says, in the peer's language, that more is waiting."""
 
@@ -137,6 +144,7 @@ OutboxEvent = (
     | Enqueued
     | TurnStopped
     | ParkedUnwanted
+    | Lapsed
     | PeerWrote
     | Accepted
     | Unconfirmed
@@ -300,6 +308,8 @@ class Outbox:
             case ParkedUnwanted():
                 parked = {item.part.key for item in self._items if item.state is PartState.PARKED}
                 self._drop(effects, lambda part: part.key in parked)
+            case Lapsed(keys):
+                self._items = [one for one in self._items if one is self._flying or one.part.key not in keys]
             case PeerWrote(at, more_line):
                 self._wrote(at, more_line, now)
             case Accepted(message_id):

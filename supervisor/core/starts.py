@@ -50,10 +50,11 @@ class Starts:
             return None
         return Refusal(f"its worker died {DEATHS} times before it was ready", until - now)
 
-    def died(self, who: PeerKey, *, now: float) -> None:
-        """A worker of this peer ended, or was ended, before Ready."""
+    def died(self, who: PeerKey, *, now: float) -> bool:
+        """A worker of this peer ended, or was ended, before Ready. True: with it a pause, or the stop, has begun."""
         if who == TRIAL:
-            return
+            return False
+        before = self.stopped, who in self._paused
         self._deaths.append((now, who))
         while self._deaths[0][0] <= now - self._window_s:
             self._deaths.popleft()
@@ -63,6 +64,7 @@ class Starts:
             self._paused[who] = now + self._pause_s
         for peer in [peer for peer, until in self._paused.items() if now >= until]:
             del self._paused[peer]
+        return (self.stopped, who in self._paused) != before
 
     def paused(self, *, now: float) -> dict[PeerKey, float]:
         """Peers whose workers may not be started now, and for how many seconds more."""
