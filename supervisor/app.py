@@ -188,10 +188,22 @@ class Bridge:
         self._announcer = announcer
         self._clock = SystemClock()
         self._notifier = Notifier(environment.notify_socket, environment.watchdog_s, self._clock)
+        self._interrupted: signal.Signals | None = None  # a signal came before all was ready
+        self._ready = False
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
     async def run(self) -> int:
+        """raises Interrupted and other BridgeErrors while starting"""
+        with self._signals():
+            try:
+                return await self._run()
+            except asyncio.CancelledError:
+                if self._interrupted is None:
+                    raise
+                raise Interrupted(f"stopped by {self._interrupted.name} while starting") from None
+
+    async def _run(self) -> int:
         started = self._clock.now()
         journal, warnings = await Journal.open(self._home.journal)
         credentials, found = CredentialsFile.open(self._home.credentials)
@@ -416,15 +428,15 @@ class Bridge:
             tasks.create_task(parts.watcher.run(), name="watch")
             tasks.create_task(parts.upkeep.run(), name="upkeep")
             parts.accounts.run_opened()
-            with self._signals():
-                log.info("bridge_ready home=%s pid=%d version=%s", self._home.path, os.getpid(), VERSION)
-                self._announcer.ready()
-                self._notifier.ready()
-                tasks.create_task(self._notifier.run(partial(_line, parts.control.board)), name="notify")
-                await self._stop.wait()
-                self._notifier.stopping()
-                log.info("bridge_stopping running=%d", len(parts.loop.core.busy()))
-                await self._wind_down(parts, journal)
+            self._ready = True
+            log.info("bridge_ready home=%s pid=%d version=%s", self._home.path, os.getpid(), VERSION)
+            self._announcer.ready()
+            self._notifier.ready()
+            tasks.create_task(self._notifier.run(partial(_line, parts.control.board)), name="notify")
+            await self._stop.wait()
+            self._notifier.stopping()
+            log.info("bridge_stopping running=%d", len(parts.loop.core.busy()))
+            await self._wind_down(parts, journal)
         finally:
             await parts.pool.close()
             await parts.gatekeeper.close()
@@ -472,14 +484,23 @@ class Bridge:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first signal drains, the second stops now."""
-        running = asyncio.get_running_loop()
+        """While starting, a signal ends it; then the first one drains and the second stops now.
 
-        def asked() -> None:
-            (self._stop_now if self._stop.is_set() else self._stop).set()
+        From here on no signal raises wherever the program happens to be: in a callback of the loop it would be lost.
+        """
+        running = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def asked(number: signal.Signals) -> None:
+            if self._ready:
+                (self._stop_now if self._stop.is_set() else self._stop).set()
+            elif self._interrupted is None:
+                self._interrupted = number
+                task.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            running.add_signal_handler(number, asked)
+            running.add_signal_handler(number, asked, number)
         try:
             yield
         finally:
