@@ -51,7 +51,21 @@ PROXY_VARIABLES: dict[str, str] = {
 # A library that takes a proxy from the environment is not to take it for the gateway.
 NO_PROXY_VARIABLES: dict[str, str] = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
 
+# Our tool names as Pi's: its own tools, and those of the extension that the bridge starts it with.
+PI_TOOLS: dict[str, tuple[str, ...]] = {
+    "read": ("read", "ls"),
+    "write": ("write",),
+    "edit": ("edit",),
+    "bash": ("bash",),
+    "todo": ("todo",),
+    "ask": ("ask_user_question",),
+    "send_file": ("send_file",),
+    "exit_plan_mode": ("exit_plan_mode",),
+    "cancel_plan_mode": ("cancel_plan_mode",),
+}
+
 HOSTS: dict[str, HostFacts] = {
     "echo": HostFacts(needs_command=False, talks_to_model=False, exact_tools=True, carries_contract=True),
     "acp": HostFacts(needs_command=True, talks_to_model=True, exact_tools=False, carries_contract=False),
+    "pi": HostFacts(needs_command=True, talks_to_model=True, exact_tools=True, carries_contract=True),
 }

@@ -165,7 +165,7 @@ def test_the_simulated_wechat_shares_the_wire_types_and_never_the_client(module:
 
 def siblings(parent: str) -> set[str]:
     """The channels of supervisor.channels, the hosts of worker.hosts and so on; interfaces and tables are none."""
-    shared = {"base", "plan", "linux", "program"}  # program.py: an agent program as a process, for any host
+    shared = {"base", "plan", "linux", "program", "lines", "pictures"}  # the latter three: for any host
     depth = parent.count(".") + 1
     below = {name.split(".")[depth] for name in NAMES if name.startswith(f"{parent}.")}
     return {f"{parent}.{name}" for name in below - shared}

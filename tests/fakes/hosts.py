@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from worker import hosts
 from worker.hosts.base import AgentEvent, AgentSession, SessionSpec, TextDelta, TurnEnded
 
 AGENT = Path(__file__).with_name("acp_agent.py")
+PI = Path(__file__).with_name("pi_agent.py")
 DEADLINE_S = 40.0
 
 T = TypeVar("T")
@@ -27,6 +29,19 @@ def spec_in(folder: Path, *flags: str) -> SessionSpec:
     session_dir.mkdir(exist_ok=True)
     workspace.mkdir(exist_ok=True)
     return SessionSpec(session_dir, workspace, None, Access.WORKSPACE, command=agent(*flags))
+
+
+def pi_in(folder: Path, *flags: str) -> SessionSpec:
+    """For the scripted Pi."""
+    command = (sys.executable, "-I", str(PI), *flags)
+    return replace(
+        spec_in(folder), command=command, model="openai-compatible:m", gateway_url="http://127.0.0.1:9", token="t"
+    )
+
+
+def spec_for(host: str, folder: Path) -> SessionSpec:
+    """With the host's scripted agent, where it needs one."""
+    return pi_in(folder) if host == "pi" else spec_in(folder)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

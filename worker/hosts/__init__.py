@@ -9,6 +9,7 @@ from worker.hosts.base import AgentSession
 HOSTS: dict[str, tuple[str, str]] = {
     "echo": ("worker.hosts.echo", "EchoSession"),
     "acp": ("worker.hosts.acp", "AcpSession"),
+    "pi": ("worker.hosts.pi.session", "PiSession"),
 }
 _TRIAL = ("worker.hosts.probe", "ProbeSession")  # granted to the supervisor's own throw-away worker; not a peer's
 

@@ -11,11 +11,9 @@ answered as cancelled at once.
 """
 
 import asyncio
-import base64
 import contextlib
 import json
 import logging
-import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
@@ -71,12 +69,13 @@ from worker.hosts.base import (
     UsageSeen,
     failed,
     for_the_log,
+    kind_in_words,
     patched,
 )
+from worker.hosts.lines import LINE_BYTES, mended
+from worker.hosts.pictures import picture
 from worker.hosts.program import CLOSE_TERM_S, OBITUARY_S, READ_BYTES, TERM_S, AgentProgram
 
-LINE_BYTES = 64 * 1024 * 1024
-IMAGE_BYTES = 8 * 1024 * 1024  # a larger picture is named by its path only
 TOOLS_KNOWN = 2000  # an agent that starts more in one turn loses the names of the oldest
 REMARKS = 20  # a session; an agent that talks nonsense all day is no news
 
@@ -108,7 +107,6 @@ _OUTCOMES = {
     "max_tokens": TurnOutcome.LIMIT,
     "max_turn_requests": TurnOutcome.LIMIT,
 }
-_PICTURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
 
 class AcpSession:
@@ -604,7 +602,7 @@ class _Transport:
             self._remark("warning", "the agent wrote a line that is no message")
             return None
         if b"\\ud" in line or b"\\uD" in line:
-            message = cast(dict[str, Any], _mended(message))
+            message = cast(dict[str, Any], mended(message))
         if message.get("method") == "session/update":
             return self._prepared(message)
         return message
@@ -628,17 +626,6 @@ def _is_sound(message: dict[str, Any]) -> bool:
     if "method" in message:
         return isinstance(message["method"], str) and isinstance(identity, int | str | None)
     return isinstance(identity, int | str) and isinstance(message.get("error") or {}, dict)
-
-
-def _mended(value: Any) -> Any:
-    """Lone surrogates become U+FFFD: the SDK's models refuse a text that has one, and the words would be lost."""
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [_mended(item) for item in value]
-    if isinstance(value, dict):
-        return {_mended(key): _mended(item) for key, item in value.items()}
-    return value
 
 
 class _RootLog(logging.Handler):
@@ -671,42 +658,18 @@ def _blocks(prompt: Prompt, *, pictures: bool) -> list[Any]:
     if prompt.text:
         blocks.append(TextContentBlock(type="text", text=prompt.text))
     for path in prompt.images:
-        if pictures and (picture := _picture(Path(path))):
-            blocks.append(picture)
+        if pictures and (shown := picture(Path(path))):
+            blocks.append(ImageContentBlock(type="image", data=shown.data, mime_type=shown.mime))
     for path in (*prompt.images, *prompt.files):
         blocks.append(ResourceContentBlock(type="resource_link", name=Path(path).name, uri=Path(path).as_uri()))
     return blocks
-
-
-def _picture(path: Path) -> ImageContentBlock | None:
-    try:
-        if path.stat().st_size > IMAGE_BYTES:
-            return None
-        data = path.read_bytes()
-    except OSError:
-        return None
-    kind = next((kind for head, kind in _PICTURES if data.startswith(head)), None)
-    if kind is None and data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        kind = "image/webp"
-    if kind is None:
-        return None
-    return ImageContentBlock(type="image", data=base64.b64encode(data).decode(), mime_type=kind)
 
 
 def _kind_of(error: RequestError) -> FailureKind:
     """By code where there is one, else by the words that model servers use."""
     if error.code == -32000:
         return FailureKind.AUTH
-    words = _words_of(error).lower()
-    for pattern, kind in (
-        (r"\b401\b|\b403\b|unauthori[sz]ed|invalid api key|authentication", FailureKind.AUTH),
-        (r"quota|insufficient|billing|\b402\b", FailureKind.QUOTA),
-        (r"\b429\b|rate.?limit|overloaded|\b503\b|\b529\b", FailureKind.OVERLOADED),
-        (r"context.{0,20}(length|window|limit)|too many tokens|prompt is too long", FailureKind.CONTEXT_FULL),
-    ):
-        if re.search(pattern, words):
-            return kind
-    return FailureKind.OTHER
+    return kind_in_words(_words_of(error))
 
 
 def _words_of(error: RequestError) -> str:

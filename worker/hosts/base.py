@@ -374,6 +374,20 @@ class EventQueue:
         return event
 
 
+_KINDS = (
+    (FailureKind.AUTH, r"\b401\b|\b403\b|unauthori[sz]ed|invalid api key|authentication"),
+    (FailureKind.QUOTA, r"quota|insufficient|billing|\b402\b"),
+    (FailureKind.OVERLOADED, r"\b429\b|rate.?limit|overloaded|\b503\b|\b529\b"),
+    (FailureKind.CONTEXT_FULL, r"context.{0,20}(length|window|limit)|too many tokens|prompt is too long"),
+)
+
+
+def kind_in_words(text: str) -> FailureKind:
+    """What an agent's error text is about, by the words that model servers use."""
+    found = (kind for kind, pattern in _KINDS if re.search(pattern, text, re.IGNORECASE))
+    return next(found, FailureKind.OTHER)
+
+
 def failed(kind: FailureKind, detail: str = "") -> TurnEnded:
     return TurnEnded(TurnOutcome.FAILED, AgentError(kind, for_the_log(detail)))
 
