@@ -21,7 +21,7 @@ IMPURE = {
     *("asyncio", "os", "time", "random", "secrets", "logging", "socket", "subprocess", "threading", "multiprocessing"),
     *("signal", "select", "selectors", "shutil", "tempfile", "sqlite3", "fcntl", "resource", "ctypes", "io", "glob"),
 }
-CONSOLE_LIBRARIES = {"zmq", "click", "rich", "segno", "msgspec"}
+CONSOLE_LIBRARIES = {"zmq", "rich", "segno", "msgspec", "textual"}
 
 READS_ENVIRONMENT = {
     "supervisor.config",
@@ -36,6 +36,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "supervisor.channels.base": "tests/supervisor/channels/wechat/test_client.py",
     "supervisor.clock": "tests/promises/test_idle.py",
     "supervisor.closing": "tests/promises/test_shutdown.py",
+    "supervisor.console.feed": "tests/supervisor/console/test_screen.py",
     "supervisor.conversations": "tests/promises/test_answering.py",
     "supervisor.ctl": "tests/promises/test_accounts.py",
     "supervisor.demo.main": "tests/promises/test_the_demo.py",

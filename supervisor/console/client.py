@@ -8,7 +8,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import zmq
@@ -20,6 +20,7 @@ from protocol.errors import BridgeError, ProtocolViolation
 
 SILENCE_S = 5.0  # the supervisor sends an empty frame every second while it works on an answer
 _KEYS_POLL_S = 0.05
+_GIVE_UP_S = 0.5
 _EVENT = struct.Struct("=HI")  # zmq_socket_monitor(3); zmq.utils.monitor would read it too, but imports asyncio
 
 
@@ -38,8 +39,11 @@ class NotAdmitted(BridgeError):
 class Client:
     """One connection. Use it as a context manager."""
 
-    def __init__(self, home: Path, *, silence_s: float = SILENCE_S) -> None:
-        """raises NoSupervisor, NotAdmitted"""
+    def __init__(
+        self, home: Path, *, silence_s: float = SILENCE_S, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """given_up: asked while we wait, from whoever may lose patience. raises NoSupervisor, NotAdmitted"""
+        self._given_up = given_up
         self._home = home
         self._silence_s = silence_s
         self._run = home / names.RUN
@@ -90,7 +94,9 @@ class Client:
         poller.register(self._monitor, zmq.POLLIN)
         deadline = time.monotonic() + self._silence_s
         while (left := deadline - time.monotonic()) > 0:
-            ready = dict(poller.poll(max(1, int(left * 1000))))
+            if self._given_up():
+                raise NoSupervisor("given up")
+            ready = dict(poller.poll(max(1, int(min(left, _GIVE_UP_S) * 1000))))
             if self._socket in ready:
                 if payload := self._socket.recv():
                     return payload
