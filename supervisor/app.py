@@ -119,7 +119,11 @@ def start(
         if detach is Detach.YES:
             announcer = go_to_background(place.log)
         zygote = Zygote.start()  # whatever happens next: it ends when our end of its socket does
-        logs.set_up(log_level or environment.log or "info", file=place.log if detach is Detach.YES else None)
+        logs.set_up(
+            log_level or environment.log or "info",
+            file=place.log if detach is Detach.YES else None,
+            journal_stream=environment.journal_stream,
+        )
         platform.harden()
         place.make()
         with HomeLock(place.lock) as lock:

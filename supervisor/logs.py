@@ -1,11 +1,14 @@
 """The log: events with ids, one line each, never what people wrote.
 
 Whatever comes from outside is escaped before it is written, so that no peer's name can forge a line or move a cursor.
-stderr in the foreground, <home>/bridge.log (five files of 5 MiB) when detached.
+stderr in the foreground, <home>/bridge.log (five files of 5 MiB) when detached. A terminal gets short lines for people, the
+systemd journal its own priorities, everything else whole time stamps.
 """
 
 import logging
 import logging.handlers
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -34,16 +37,53 @@ class OneLine(logging.Formatter):
         return "\n    ".join(clean).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def set_up(level: str, *, file: Path | None) -> None:
+class ForPeople(OneLine):
+    """The time of day here, and the level only where it is above info."""
+
+    converter = staticmethod(time.localtime)
+    default_time_format = "%H:%M:%S"
+    default_msec_format = ""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        level = f"{record.levelname}: " if record.levelno > logging.INFO else ""
+        return f"{record.asctime} {level}{record.message}"
+
+
+class ForTheJournal(OneLine):
+    """sd-daemon(3): the priority in front of each line; the journal adds the time."""
+
+    _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return record.message
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = f"<{self._PRIORITY.get(record.levelno, 6)}>"
+        return "\n".join(priority + line for line in super().format(record).split("\n"))
+
+
+def formatter(journal_stream: str | None) -> OneLine:
+    """How lines on stderr look. journal_stream: $JOURNAL_STREAM, device and inode of the journal's end"""
+    if sys.stderr.isatty():
+        return ForPeople()
+    try:
+        found = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return OneLine()
+    return ForTheJournal() if journal_stream == f"{found.st_dev}:{found.st_ino}" else OneLine()
+
+
+def set_up(level: str, *, file: Path | None, journal_stream: str | None = None) -> None:
     """Send everything from `level` up to stderr, or to file. Calls again replace what was set before."""
     handler: logging.Handler
     if file is None:
         handler = logging.StreamHandler()
+        handler.setFormatter(formatter(journal_stream))
     else:
         handler = logging.handlers.RotatingFileHandler(
             file, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8"
         )
-    handler.setFormatter(OneLine())
+        handler.setFormatter(OneLine())
     handler.setLevel(level.upper())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("supervisor").setLevel(logging.DEBUG)  # the event stream hears all of ours (events.py)

@@ -1,6 +1,9 @@
 """B-110, B-060: one record, one line, whatever comes from outside."""
 
 import logging
+import os
+import pty
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,40 @@ def test_the_http_librarys_urls_stay_out(log_file: Path) -> None:
     logging.getLogger("httpx").info("GET https://host/?qrcode=SECRET")
 
     assert "SECRET" not in log_file.read_text(encoding="utf-8")
+
+
+def record(level: int, words: str = "worker_ready peer=alice") -> logging.LogRecord:
+    return logging.LogRecord("supervisor", level, "", 0, words, None, None)
+
+
+@pytest.mark.parametrize(
+    ("level", "priority"), [(logging.DEBUG, 7), (logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3)]
+)
+def test_the_journal_gets_a_priority_on_every_line_and_no_time(level: int, priority: int) -> None:
+    assert logs.ForTheJournal().format(record(level)) == f"<{priority}>worker_ready peer=alice"
+
+
+def test_a_terminal_gets_the_time_of_day_and_a_level_only_where_something_is_wrong() -> None:
+    people = logs.ForPeople()
+
+    fine, wrong, again = (people.format(record(level)) for level in (logging.INFO, logging.ERROR, logging.INFO))
+
+    assert fine[8:] == again[8:] == " worker_ready peer=alice"
+    assert wrong[8:] == " ERROR: worker_ready peer=alice"
+    assert fine[2] == fine[5] == ":"
+
+
+def test_who_listens_decides_how_a_line_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "stream").open("w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        found = os.fstat(stream.fileno())
+
+        assert type(logs.formatter(f"{found.st_dev}:{found.st_ino}")) is logs.ForTheJournal
+        assert type(logs.formatter(f"{found.st_dev}:{found.st_ino + 1}")) is logs.OneLine
+        assert type(logs.formatter(None)) is logs.OneLine
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+
+        assert type(logs.formatter(None)) is logs.ForPeople
+    os.close(ours)
