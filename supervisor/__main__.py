@@ -148,6 +148,24 @@ def restore(context: click.Context, /, file: Path, **given: str | None) -> None:
             click.echo(line)
 
 
+@cli.command()
+@click.argument("hold_ms", required=False, type=click.IntRange(1, 600_000))
+@click.option("--account", default="", metavar="ACCOUNT", help="name or bot id; needed only where there are several")
+@_common
+@click.pass_context
+def probe(context: click.Context, /, hold_ms: int | None, account: str, **given: str | None) -> None:
+    """Measure how long WeChat holds a poll; with HOLD_MS, whether it does as asked.
+
+    Needs the account for itself: refused while a bridge polls it. Messages that come meanwhile are kept in the journal and
+    run at the next start.
+    """
+    from supervisor import holdprobe
+
+    with _refusals():
+        file = _asked(context, given)["config"]
+        holdprobe.probe(_home(context, given), Path(file) if file else None, account, hold_ms, click.echo)
+
+
 @cli.group()
 def service() -> None:
     """The bridge as a systemd user service: restarted on failure, and when it hangs."""

@@ -20,7 +20,7 @@ from supervisor.channels.wechat import WeChatSettings
 from supervisor.channels.wechat.client import WeChatChannel
 from supervisor.channels.wechat.login import AlreadyBound, Confirmed, NotConfirmed, log_in
 from supervisor.clock import Clock
-from supervisor.config import Environment, Settings
+from supervisor.config import Environment, Settings, WeChat
 from supervisor.core.naming import AccountNames
 from supervisor.core.poll import Arrival, PollState
 from supervisor.credentials import CredentialsFile
@@ -379,17 +379,7 @@ class Accounts:
         return self._hooks
 
     def _wechat(self) -> WeChatSettings:
-        wechat = self.settings.wechat
-        return WeChatSettings(
-            base_url=wechat.base_url,
-            cdn_base_url=wechat.cdn_base_url,
-            bot_agent=wechat.bot_agent,
-            channel_version=wechat.channel_version,
-            proxy=self._environment.proxy(wechat),
-            trusted_hosts=wechat.trusted_hosts,
-            poll_hold_ms=int(wechat.poll_hold_ms),
-            max_reply_chars=wechat.max_reply_chars,
-        )
+        return wechat_settings(self.settings.wechat, self._environment)
 
     def _row(self, account: _Account) -> AccountRow:
         view = account.polling.view() if account.polling is not None else None
@@ -429,3 +419,17 @@ class _Desk:
     async def ask_code(self, *, again: bool) -> str:
         self._talk.reply(CodeWanted(again))
         return (await self._talk.next()).code
+
+
+def wechat_settings(wechat: WeChat, environment: Environment) -> WeChatSettings:
+    """[wechat] as the channel takes it."""
+    return WeChatSettings(
+        base_url=wechat.base_url,
+        cdn_base_url=wechat.cdn_base_url,
+        bot_agent=wechat.bot_agent,
+        channel_version=wechat.channel_version,
+        proxy=environment.proxy(wechat),
+        trusted_hosts=wechat.trusted_hosts,
+        poll_hold_ms=int(wechat.poll_hold_ms),
+        max_reply_chars=wechat.max_reply_chars,
+    )
