@@ -664,3 +664,44 @@ def _quoted(key: str) -> str:
 def _quote(text: str) -> str:
     escaped = json.dumps(text, ensure_ascii=False)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in escaped)
+
+
+# --- for people -----------------------------------------------------------------------------------------------
+
+
+def changed(settings: Settings) -> tuple[str, ...]:
+    """Every key that is not at its default, as it would be written; tables of names by their number, secrets masked."""
+    default = Settings()
+    lines: list[str] = []
+    for section in _SECTIONS:
+        mine, usual = getattr(settings, section), getattr(default, section)
+        if isinstance(mine, Mapping):
+            lines += [f"[{section}] {len(mine)}"] if mine else []
+            continue
+        for one in fields(mine):
+            value = getattr(mine, one.name)
+            if value != getattr(usual, one.name):
+                lines.append(f"{section}.{one.name} = {_masked(one.name, value)}")
+    return tuple(lines)
+
+
+def _masked(name: str, value: object) -> str:
+    if name == "proxy" and isinstance(value, str) and "://" in value:
+        return without_password(value) or "***"
+    if isinstance(value, Mapping):  # of variables: their names
+        return "{" + ", ".join(f"{key} = ***" for key in value) + "}"
+    if isinstance(value, Enum):
+        return json.dumps(value.value)
+    return json.dumps(list(value) if isinstance(value, tuple) else value, default=str, ensure_ascii=False)
+
+
+def without_password(proxy: str | None) -> str:
+    """Scheme, host and port; empty where there is no proxy, and for what is no URL (its start will have said so)."""
+    if not proxy:
+        return ""
+    try:
+        parts = urlsplit(proxy)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{f':{port}' if port else ''}"

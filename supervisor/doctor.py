@@ -4,19 +4,22 @@ With probe it has throw-away workers try to break out (probe.py), one for each a
 """
 
 import asyncio
+import json
+import os
 import shutil
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from protocol import home as names
 from protocol.agents import HOSTS
 from protocol.ctl import DoctorReply
-from protocol.ids import label
+from protocol.ids import AccountId, label
 from protocol.spec import NetworkMode
 from supervisor import platform
 from supervisor.accounts import Accounts
 from supervisor.clock import Clock
-from supervisor.config import Environment
+from supervisor.config import Environment, changed, without_password
 from supervisor.core.doctor import (
     DAY_S,
     MB,
@@ -24,7 +27,9 @@ from supervisor.core.doctor import (
     AgentFact,
     Facts,
     FailureFact,
+    LastFailure,
     ParkedFact,
+    SecretFile,
     diagnose,
     is_well,
 )
@@ -38,6 +43,14 @@ from supervisor.pool import Pool
 from supervisor.probe import Probe
 from supervisor.status import StatusBoard
 from supervisor.store import Journal, Store
+
+# Events that tell of something gone wrong; the newest of each kind is a finding.
+TROUBLES = (
+    *("poll_outage_began", "record_outage_began", "account_expired", "messages_lost", "message_unreadable"),
+    *("send_rejected", "send_unconfirmed", "send_unanswered", "parts_dead", "message_dead"),
+    *("turn_failed", "turn_interrupted", "worker_lost", "worker_not_started", "crash_loop_began"),
+    *("model_call_failed", "gateway_ended", "hook_failed", "journal_unavailable", "disk_full", "audit_unwritable"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,25 @@ class Doctor:
             first=self.probe.first,
             trials=trials,
             models=tuple(self.board.gatekeeper.problems()),
+            clocks=await self._clocks(known),
+            secrets=await asyncio.to_thread(self._secrets),
+            last=tuple(
+                LastFailure(one.event, wall - one.at, one.peer, _in_one_line(one.data))
+                for one in await self.journal.do(Store.last_of_each, TROUBLES)
+            ),
+            gateway=self.board.gatekeeper.state(),
+            changed=changed(settings),
         )
+
+    async def _clocks(self, accounts: Iterable[AccountId]) -> dict[str, float]:
+        offsets = {one: await self.journal.do(Store.clock_offset_ms, one) for one in accounts}
+        return {self.accounts.bot_id(one): ms / 1000 for one, ms in offsets.items() if ms is not None}
+
+    def _secrets(self) -> tuple[SecretFile, ...]:
+        home = self.home
+        paths = (home.credentials, home.journal, home.audit, home.run / names.CTL_CLIENT_KEY, home.path / "env")
+        found = [(path, path.lstat()) for path in paths if path.exists()]
+        return tuple(SecretFile(str(path), stat.S_IMODE(at.st_mode), at.st_uid == os.geteuid()) for path, at in found)
 
     def _agents(self) -> tuple[AgentFact, ...]:
         return agents_in_use(
@@ -127,13 +158,6 @@ def _program(agent: Agent) -> tuple[str, str | None]:
     return agent.host, agent.command[0] if HOSTS[agent.host].needs_command and agent.command else None
 
 
-def without_password(proxy: str | None) -> str:
-    """Scheme, host and port; empty where there is no proxy, and for what is no URL (its start will have said so)."""
-    if not proxy:
-        return ""
-    try:
-        parts = urlsplit(proxy)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return ""
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{f':{port}' if port else ''}"
+def _in_one_line(data: str) -> str:
+    """An event's data as log lines have it."""
+    return " ".join(f"{name}={value}" for name, value in json.loads(data).items())

@@ -156,6 +156,14 @@ class Gatekeeper:
         """One line for each thing that is wrong now."""
         return list(self._said.values())
 
+    def state(self) -> str:
+        """How its process is, in a few words; empty where no agent has needed it yet."""
+        if self._listener is None:
+            return ""
+        if self._process is None:
+            return "starts again in a moment"
+        return f"process {self._process.pid}, {'reachable' if self._serving.is_set() else 'not answering yet'}"
+
     async def serving(self) -> None:
         """Wait until a gateway accepts connections."""
         await self._serving.wait()

@@ -1036,6 +1036,13 @@ class Store:
         """The next ones, oldest first."""
         return self._events("seq > ? ORDER BY seq LIMIT ?", seq, count)
 
+    def last_of_each(self, events: Sequence[str]) -> tuple[EventRecord, ...]:
+        """The newest event of each of these kinds that is still kept, newest first."""
+        places = ", ".join("?" * len(events))
+        return self._events(
+            f"seq IN (SELECT max(seq) FROM event WHERE event IN ({places}) GROUP BY event) ORDER BY seq DESC", *events
+        )
+
     def _events(self, where: str, *values: Any) -> tuple[EventRecord, ...]:
         rows = self._rows(f"SELECT seq, at, event, account, peer, message_id, data FROM event WHERE {where}", *values)
         return tuple(EventRecord(*row) for row in rows)

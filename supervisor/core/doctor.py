@@ -5,7 +5,7 @@ keeps somebody from being served or from being isolated as promised, "warn" what
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.content import Access
 from protocol.ctl import AccountRow, Finding, Severity, StatusReply
@@ -15,6 +15,8 @@ from protocol.spec import IsolationMode, Layer
 from supervisor.core.trial import WORDS, Trial, stopped_by
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
+OLD_SESSION_S = 7 * DAY_S
+SKEW_S = 60.0
 OLD_TOKEN_S = DAY_S  # WeChat was seen to end logins after 24 hours, after 30 days and after an idle night
 MB = 1024 * 1024
 OK, WARN, ERROR = Severity.OK, Severity.WARN, Severity.ERROR
@@ -76,6 +78,25 @@ class FailureFact:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretFile:
+    """A file that is for its owner alone. mode: permission bits"""
+
+    path: str
+    mode: int
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure:
+    """The newest event of a kind that tells of something gone wrong. detail: its data, in one line"""
+
+    event: str
+    age_s: float
+    peer: str | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """throttled, suspicious: accounts (bot ids). sockets: their folder where it is not the home's own. proxy: without its
     password, empty = none. first: the trial at start. trials: those that were asked for now. models: what is wrong on the
@@ -100,6 +121,11 @@ class Facts:
     first: Trial
     trials: tuple[Trial, ...] = ()
     models: tuple[str, ...] = ()
+    clocks: Mapping[str, float] = field(default_factory=dict)  # bot id: seconds by which we are ahead of WeChat
+    secrets: tuple[SecretFile, ...] = ()
+    last: tuple[LastFailure, ...] = ()
+    gateway: str = ""  # its state in a word; empty while no agent needs it
+    changed: tuple[str, ...] = ()  # settings that are not the defaults, secrets masked
 
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
@@ -109,10 +135,16 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     found += _queues(facts)
     found += _parked(facts)
     found += _failures(facts)
+    found += _sessions(facts)
     found += _agents(facts)
     found += [Finding("model", ERROR, line, fix="set it right, then start the bridge again") for line in facts.models]
+    if facts.gateway:
+        found.append(Finding("gateway", OK, f"the gateway to the models: {facts.gateway}"))
     found += _isolation(facts)
     found += _machine(facts)
+    found += _secrets(facts)
+    if facts.changed:
+        found.append(Finding("settings", OK, f"set otherwise than by default: {'; '.join(facts.changed)}"))
     for trial in facts.trials:
         found += attempts(trial)
     if facts.trials:
@@ -140,6 +172,7 @@ def _accounts(facts: Facts) -> Iterator[Finding]:
     for row in rows:
         yield _state(row)
         yield _token(row)
+        yield from _clock(row, facts.clocks.get(row.account))
         if row.poll_failures:
             yield Finding(
                 "poll_outage",
@@ -228,6 +261,19 @@ def _token(row: AccountRow) -> Finding:
     )
 
 
+def _clock(row: AccountRow, ahead_s: float | None) -> Iterator[Finding]:
+    """The smallest way that a message took of late: with both clocks right it is the network's, a second or less."""
+    if ahead_s is None or -SKEW_S < ahead_s < SKEW_S:
+        return
+    yield Finding(
+        "clock",
+        WARN,
+        f"{_name(row)}: this machine's clock is {_age(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} WeChat's",
+        account=row.account,
+        fix="set it right (timedatectl set-ntp true); messages are compared with an offset meanwhile",
+    )
+
+
 # --- messages -------------------------------------------------------------------------------------------------
 
 
@@ -281,6 +327,25 @@ def _failures(facts: Facts) -> Iterator[Finding]:
             peer=fact.peer,
             fix="the log has the reason; they were told, and may write it again",
         )
+
+    for one in facts.last:
+        whose = f"{label(one.peer)}: " if one.peer else ""
+        yield Finding(
+            "last_failure", OK, f"{whose}the last {one.event} {_age(one.age_s)} ago: {one.detail or '-'}", peer=one.peer
+        )
+
+
+def _sessions(facts: Facts) -> Iterator[Finding]:
+    for row in facts.status.peers:
+        if row.session_age_s is not None and row.session_age_s >= OLD_SESSION_S:
+            yield Finding(
+                "session_age",
+                OK,
+                f"{row.label}: one conversation for {_age(row.session_age_s)}; a long one costs more tokens a turn",
+                account=row.account,
+                peer=row.peer,
+                fix=f"bridge-ctl reset {row.label} starts a fresh one",
+            )
 
 
 _ENDED = {"dead": "set aside after the bridge died over them twice", "failed": "failed"}
@@ -418,6 +483,23 @@ def _machine(facts: Facts) -> Iterator[Finding]:
         yield Finding("proxy", OK, f"WeChat is reached through the proxy {facts.proxy}")
     for line in facts.warnings:
         yield Finding("found_odd", WARN, line)
+
+
+def _secrets(facts: Facts) -> Iterator[Finding]:
+    for one in facts.secrets:
+        if not one.ours:
+            yield Finding(
+                "secret_file", ERROR, f"{one.path}: belongs to another user", fix="give it back to yourself with chown"
+            )
+        elif one.mode & 0o077:
+            yield Finding(
+                "secret_file",
+                ERROR,
+                f"{one.path}: open to other users (mode {one.mode:04o})",
+                fix=f"chmod 600 {one.path}",
+            )
+    if facts.secrets and all(one.ours and not one.mode & 0o077 for one in facts.secrets):
+        yield Finding("secret_file", OK, f"{_many(len(facts.secrets), 'secret file')}, each for its owner alone")
 
 
 # --- words ----------------------------------------------------------------------------------------------------

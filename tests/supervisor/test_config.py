@@ -18,6 +18,7 @@ from supervisor.config import (
     PeersDamaged,
     Settings,
     WeChat,
+    changed,
     load,
     read_environment,
 )
@@ -505,3 +506,25 @@ def test_the_api_key_comes_from_the_variable_that_the_settings_name_and_is_never
 )
 def test_proxy_variables_count_only_when_asked_for(proxy: str, used: str | None) -> None:
     assert environment(HTTPS_PROXY="http://p:1").proxy(WeChat(proxy=proxy)) == used
+
+
+def test_what_differs_from_the_defaults_is_told_without_a_secret(home: Home) -> None:
+    toml = (
+        '[wechat]\nproxy = "http://me:PASSWORD@proxy:3128"\nsend_budget = 10\n'
+        '[agent]\nhost = "echo"\nenv = { MY_TOKEN = "SECRET" }\n[workers]\nisolation = "best-effort"\nidle_minutes = 5\n'
+        '[snippets]\nstandup = "PRIVATE WORDS"\n[peers."alice@im.wechat"]\naccess = "chat"\n'
+    )
+
+    lines = changed(load(configure(home, toml)))
+
+    assert set(lines) >= {
+        "wechat.proxy = http://proxy:3128",
+        "agent.env = {MY_TOKEN = ***}",
+        'workers.isolation = "best-effort"',
+        "workers.idle_minutes = 5.0",
+        "[snippets] 1",
+        "[peers] 1",
+    }
+    assert not any(secret in "".join(lines) for secret in ("PASSWORD", "SECRET", "PRIVATE", "alice"))
+    assert not any(line.startswith("wechat.send_budget") for line in lines)
+    assert changed(Settings()) == ()

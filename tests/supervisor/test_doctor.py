@@ -2,9 +2,10 @@
 
 import pytest
 
+from supervisor.config import without_password
 from supervisor.core.doctor import AgentFact
 from supervisor.core.policy import Agent
-from supervisor.doctor import agents_in_use, without_password
+from supervisor.doctor import agents_in_use
 
 
 @pytest.mark.parametrize(

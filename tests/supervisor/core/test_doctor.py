@@ -18,7 +18,9 @@ from supervisor.core.doctor import (
     AgentFact,
     Facts,
     FailureFact,
+    LastFailure,
     ParkedFact,
+    SecretFile,
     attempts,
     diagnose,
     is_well,
@@ -246,3 +248,55 @@ def test_a_trial_that_could_not_be_made_is_an_error_and_full_is_listed_as_what_i
     assert by_id["probe_chat"].severity is Severity.ERROR
     assert "the bridge is stopping" in by_id["probe_chat"].text
     assert "not isolated" in by_id["probe_full"].text
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "said"), [(3600.0, "1 h ahead of"), (-7200.0, "2 h behind"), (61.0, "61 s ahead of")]
+)
+def test_a_clock_that_is_wrong_is_named_with_its_direction(ahead_s: float, said: str) -> None:
+    found = bad(replace(WELL, clocks={"bot@im.bot": ahead_s}))
+
+    assert said.replace("1 h", "60 min") in found["clock"].text
+    assert found["clock"].fix
+
+
+@pytest.mark.parametrize("ahead_s", [-59.0, 0.4, 59.0])
+def test_a_slow_network_is_no_wrong_clock(ahead_s: float) -> None:
+    assert "clock" not in {one.id for one in diagnose(replace(WELL, clocks={"bot@im.bot": ahead_s}))}
+
+
+def test_a_secret_that_others_may_read_is_an_error_with_the_command_that_closes_it() -> None:
+    files = (SecretFile("/h/credentials.json", 0o600, True), SecretFile("/h/env", 0o644, True))
+
+    found = bad(replace(WELL, secrets=files))
+
+    assert (found["secret_file"].severity, found["secret_file"].fix) == (Severity.ERROR, "chmod 600 /h/env")
+    assert (
+        "belongs to another user"
+        in bad(replace(WELL, secrets=(SecretFile("/h/env", 0o600, False),)))["secret_file"].text
+    )
+    assert "secret_file" not in bad(replace(WELL, secrets=files[:1]))
+
+
+def test_the_last_failure_of_each_kind_is_told_with_its_code_and_age() -> None:
+    last = (LastFailure("send_rejected", 300.0, "alice@im.wechat", "send_key=k code=-2"),)
+
+    (found,) = [one for one in diagnose(replace(WELL, last=last)) if one.id == "last_failure"]
+
+    assert found.text == "alice: the last send_rejected 5 min ago: send_key=k code=-2"
+
+
+def test_a_very_long_conversation_is_named() -> None:
+    found = [one for one in diagnose(with_peer(session_age_s=8 * DAY_S)) if one.id == "session_age"]
+
+    assert [one.fix for one in found] == ["bridge-ctl reset alice starts a fresh one"]
+    assert not [one for one in diagnose(with_peer(session_age_s=DAY_S)) if one.id == "session_age"]
+
+
+def test_settings_and_the_gateway_are_told() -> None:
+    texts = [
+        one.text for one in diagnose(replace(WELL, changed=("a.b = 1", "c.d = 2"), gateway="process 7, reachable"))
+    ]
+
+    assert "set otherwise than by default: a.b = 1; c.d = 2" in texts
+    assert "the gateway to the models: process 7, reachable" in texts
