@@ -17,6 +17,10 @@ TOOLS_BY_ACCESS: dict[Access, frozenset[str]] = {
 }
 
 
+# Hosts whose "always" answers the bridge keeps, since it can take them back (settled.md 16).
+RULE_HOSTS = frozenset({"builtin"})
+
+
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """needs_command   the operator names the program

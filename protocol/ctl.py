@@ -57,6 +57,23 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     peer: str
 
 
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Withdraw the question that this peer is being asked; its turn goes on."""
+
+    peer: str
+
+
+class Rules(msgspec.Struct, frozen=True, tag=True):
+    """peer empty: everybody's."""
+
+    peer: str = ""
+
+
+class Revoke(msgspec.Struct, frozen=True, tag=True):
+    peer: str
+    rule: int
+
+
 class Reset(msgspec.Struct, frozen=True, tag=True):
     peer: str
 
@@ -131,6 +148,9 @@ CtlRequest = (
     | Pause
     | Resume
     | Stop
+    | Cancel
+    | Rules
+    | Revoke
     | Reset
     | History
     | Allow
@@ -257,6 +277,20 @@ class HistoryLine(msgspec.Struct, frozen=True):
 class HistoryReply(msgspec.Struct, frozen=True, tag=True):
     peer: str
     lines: list[HistoryLine]
+
+
+class RuleRow(msgspec.Struct, frozen=True):
+    """An "always" answer. rule: the number that `revoke` takes. text: what is no longer asked about"""
+
+    peer: str
+    account: str
+    rule: int
+    text: str
+    age_s: float
+
+
+class RulesReply(msgspec.Struct, frozen=True, tag=True):
+    rules: list[RuleRow]
 
 
 class Severity(StrEnum):
@@ -391,6 +425,7 @@ CtlReply = (
     StatusReply
     | AccountsReply
     | HistoryReply
+    | RulesReply
     | DoctorReply
     | EventBatch
     | TraceReply
@@ -407,6 +442,7 @@ FINAL = (
     StatusReply,
     AccountsReply,
     HistoryReply,
+    RulesReply,
     DoctorReply,
     TraceReply,
     MetricsReply,
@@ -475,6 +511,20 @@ VERBS: tuple[Verb, ...] = (
     Verb("pause", Pause, "stop polling while running turns finish", (_ACCOUNT,)),
     Verb("resume", Resume, "poll a paused account again", (_ACCOUNT,)),
     Verb("stop", Stop, "stop a peer's running turn", (_PEER,)),
+    Verb("cancel", Cancel, "withdraw the question that a peer is being asked", (_PEER,)),
+    Verb(
+        "rules",
+        Rules,
+        "list what was answered with always",
+        (Argument("peer", "", "PEER", "id or label of a peer; without it everybody's"),),
+        json=True,
+    ),
+    Verb(
+        "revoke",
+        Revoke,
+        "take an always answer back",
+        (_PEER, Argument("rule", "", "RULE", "its number, as `rules` shows it", kind="count", required=True)),
+    ),
     Verb("reset", Reset, "start a fresh conversation for a peer", (_PEER,)),
     Verb(
         "history",

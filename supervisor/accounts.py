@@ -135,6 +135,10 @@ class Accounts:
         found = self._accounts.get(account)
         return _state(found) if found is not None else AccountState.STOPPED
 
+    def listens(self, account: AccountId) -> bool:
+        """Will what its peers write be read, as far as anybody knows?"""
+        return self.state(account) in (AccountState.RUNNING, AccountState.STALE)
+
     def rows(self) -> list[AccountRow]:
         return [self._row(account) for account in self._accounts.values()]
 
@@ -274,8 +278,10 @@ class Accounts:
         self._poll(account)
 
     def _poll(self, account: _Account) -> None:
-        account.channel = account.channel or WeChatChannel(account.credentials, self._wechat())
         account.state, account.last_error = AccountState.RUNNING, None
+        if account.channel is None:
+            account.channel = WeChatChannel(account.credentials, self._wechat())
+            self._hook.signed_in(account.record.account)  # whatever was to be sent before found no way out
         self._spawn(account, self._run(account, account.channel))
 
     def _spawn(self, account: _Account, work: Coroutine[None, None, None]) -> None:

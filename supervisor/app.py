@@ -49,6 +49,7 @@ from supervisor.ctlserver import CtlServer
 from supervisor.delivery import Delivery
 from supervisor.detach import Announcer, Foreground
 from supervisor.detach import detach as go_to_background
+from supervisor.dialogs import DialogLoop
 from supervisor.doctor import Doctor
 from supervisor.events import EventLog
 from supervisor.gatekeeper import Gatekeeper
@@ -154,6 +155,7 @@ class _Parts:
     book: PeerBook
     control: Control
     delivery: Delivery
+    dialogs: DialogLoop
     gatekeeper: Gatekeeper
     hooks: HookRunner
     indicator: Indicator
@@ -286,6 +288,16 @@ class Bridge:
             tasks=tasks,
             over_budget=lambda key: loop.post(BudgetSpent(key.who, key.generation)),
         )
+        dialogs = DialogLoop(
+            journal=journal,
+            delivery=delivery,
+            book=book,
+            listens=accounts.listens,
+            scheduler=lambda event: loop.post(event),
+            pool=lambda: pool,
+            tasks=tasks,
+            clock=clock,
+        )
         indicator = Indicator(tasks, partial(_route, accounts, book, settings))
         loop = SchedulerLoop(
             Scheduler(_limits(settings)),
@@ -294,16 +306,20 @@ class Bridge:
             grants=Grants(self._home, book, journal, isolation, gatekeeper),
             prompts=Prompts(journal, book, reader, clock),
             indicator=indicator,
+            dialogs=dialogs,
             tasks=tasks,
             clock=clock,
         )
-        conversations = Conversations(journal=journal, book=book, loop=loop, delivery=delivery, clock=clock)
+        conversations = Conversations(
+            journal=journal, book=book, loop=loop, delivery=delivery, dialogs=dialogs, clock=clock
+        )
         intake = Intake(
             journal=journal,
             book=book,
             loop=loop,
             delivery=delivery,
             conversations=conversations,
+            dialogs=dialogs,
             accounts=accounts,
             reader=reader,
             usage=usage,
@@ -338,6 +354,7 @@ class Bridge:
             book=book,
             scheduler=loop.core,
             delivery=delivery,
+            dialogs=dialogs,
             pool=pool,
             isolation=isolation,
             gatekeeper=gatekeeper,
@@ -362,6 +379,7 @@ class Bridge:
             board=board,
             book=book,
             conversations=conversations,
+            dialogs=dialogs,
             events=events,
             home=self._home,
             journal=journal,
@@ -389,6 +407,7 @@ class Bridge:
             book=book,
             control=control,
             delivery=delivery,
+            dialogs=dialogs,
             gatekeeper=gatekeeper,
             hooks=hooks,
             indicator=indicator,
@@ -426,6 +445,7 @@ class Bridge:
                 clock=self._clock,
             )
             tasks.create_task(parts.loop.run(), name="scheduler")
+            tasks.create_task(parts.dialogs.run(), name="dialogs")
             tasks.create_task(parts.intake.run(), name="intake")
             tasks.create_task(server.serve(parts.control.handle), name="ctl")
             tasks.create_task(parts.lock_watch.run(), name="locks")
@@ -451,6 +471,7 @@ class Bridge:
         accounts = parts.accounts
         parts.loop.post(DrainBegan())
         await accounts.stop_polling()
+        await parts.dialogs.close()  # nobody's answer would be heard any more
         drained = asyncio.ensure_future(parts.loop.until_at_rest())
         hurried = asyncio.ensure_future(self._stop_now.wait())
         try:

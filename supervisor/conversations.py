@@ -18,6 +18,7 @@ from supervisor.core.commands import Command, Help, History, New, Status, Stop
 from supervisor.core.scheduler import FreshAsked, Removed, StopAsked
 from supervisor.core.states import PartKind
 from supervisor.delivery import Delivery
+from supervisor.dialogs import DialogLoop
 from supervisor.notices import Notice, Standing
 from supervisor.peers import PeerBook
 from supervisor.scheduler import SchedulerLoop
@@ -28,12 +29,20 @@ CLOSE_S = 5.0  # for the lines of a logout, whatever the network does
 
 class Conversations:
     def __init__(
-        self, *, journal: Journal, book: PeerBook, loop: SchedulerLoop, delivery: Delivery, clock: Clock
+        self,
+        *,
+        journal: Journal,
+        book: PeerBook,
+        loop: SchedulerLoop,
+        delivery: Delivery,
+        dialogs: DialogLoop,
+        clock: Clock,
     ) -> None:
         self._journal = journal
         self._book = book
         self._loop = loop
         self._delivery = delivery
+        self._dialogs = dialogs
         self._clock = clock
 
     async def obey(self, who: PeerKey, command: Command, changes: Sequence[Change]) -> None:
@@ -102,7 +111,7 @@ class Conversations:
         return notices.new_done() if await self.fresh(who) else notices.new_while_running()
 
     async def _standing(self, who: PeerKey) -> Notice:
-        turn = self._loop.core.turn_of(who)
+        turn, asked = self._loop.core.turn_of(who), self._dialogs.view(who)
         policy = self._book.policy(who)
         record = await self._book.refresh(who)
         left = None
@@ -112,7 +121,7 @@ class Conversations:
         return notices.status_lines(
             Standing(
                 running_s=None if turn is None else self._clock.now() - turn[1],
-                question="",
+                question="" if asked is None else asked.question.title or asked.question.body,
                 waiting=self._loop.core.waiting_of(who),
                 parked=self._delivery.parked(who),
                 budget_left=self._delivery.budget_left(who),

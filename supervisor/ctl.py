@@ -25,6 +25,7 @@ from supervisor.core.naming import Ambiguous, Unknown, find_account, find_peer
 from supervisor.core.policy import PeerOverrides
 from supervisor.core.scheduler import GrantChanged, Scheduler, StopAsked
 from supervisor.ctlserver import Conversation
+from supervisor.dialogs import DialogLoop
 from supervisor.doctor import Doctor
 from supervisor.events import EventLog
 from supervisor.home import Home
@@ -32,7 +33,7 @@ from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.scheduler import SchedulerLoop
 from supervisor.status import StatusBoard
-from supervisor.store import EventRecord, ForgetRefused, Journal, Store
+from supervisor.store import EventRecord, ForgetRefused, Journal, RevokeRule, Store
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Control:
     board: StatusBoard
     book: PeerBook
     conversations: Conversations
+    dialogs: DialogLoop
     events: EventLog
     home: Home
     journal: Journal
@@ -149,6 +151,7 @@ class Control:
         already = self.accounts.state(account) is AccountState.PAUSED
         if not already:
             await self.accounts.pause(account)
+            await self.dialogs.withdraw_account(account)
         talk.reply(ctl.Done([f"{self.accounts.called(account)}: {'already ' if already else ''}paused"]))
 
     async def _resume(self, request: ctl.Resume, talk: Conversation) -> None:
@@ -172,6 +175,39 @@ class Control:
         self.loop.post(StopAsked(who), after=stopped.set)
         await stopped.wait()
         talk.reply(ctl.Done([f"{label(who.peer)}: stopped"]))
+
+    async def _cancel(self, request: ctl.Cancel, talk: Conversation) -> None:
+        who = self._peer(request.peer)
+        withdrawn = await self.dialogs.withdraw(who)
+        talk.reply(
+            ctl.Done([f"{label(who.peer)}: {'the question is withdrawn' if withdrawn else 'nothing was being asked'}"])
+        )
+
+    async def _rules(self, request: ctl.Rules, talk: Conversation) -> None:
+        peers = (self._peer(request.peer),) if request.peer else self.book.known()
+        wall = self.clock.wall()
+        talk.reply(
+            ctl.RulesReply(
+                [
+                    ctl.RuleRow(
+                        who.peer, self.accounts.bot_id(who.account), one.number, one.rule, max(0.0, wall - one.at)
+                    )
+                    for who in peers
+                    for one in await self.journal.do(Store.rules, who)
+                ]
+            )
+        )
+
+    async def _revoke(self, request: ctl.Revoke, talk: Conversation) -> None:
+        who = self._peer(request.peer)
+        found = next((one for one in await self.journal.do(Store.rules, who) if one.number == request.rule), None)
+        if found is None:
+            raise Refusal(f"{label(who.peer)} has no rule {request.rule}: bridge-ctl rules {label(who.peer)}")
+        revoked = asyncio.Event()
+        # Its worker knows the rule: an idle one leaves now, a busy one after its turn.
+        self.loop.post(GrantChanged(who), [RevokeRule(who, request.rule)], after=revoked.set)
+        await revoked.wait()
+        talk.reply(ctl.Done([f"{label(who.peer)}: asked again from the next turn on: {found.rule}"]))
 
     async def _reset(self, request: ctl.Reset, talk: Conversation) -> None:
         who = self._peer(request.peer)
@@ -339,6 +375,9 @@ HANDLERS: Mapping[type[Any], Callable[[Control, Any, Conversation], Awaitable[No
     ctl.Pause: Control._pause,
     ctl.Resume: Control._resume,
     ctl.Stop: Control._stop,
+    ctl.Cancel: Control._cancel,
+    ctl.Rules: Control._rules,
+    ctl.Revoke: Control._revoke,
     ctl.Reset: Control._reset,
     ctl.History: Control._history,
     ctl.Allow: Control._allow,

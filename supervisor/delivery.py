@@ -11,6 +11,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import assert_never
 
 from protocol.ids import AccountId, PeerKey, ReplyToken, SendKey
@@ -42,6 +43,7 @@ from supervisor.core.delivery import (
     ParkedUnwanted,
     Part,
     PeerWrote,
+    QuestionOver,
     Rejected,
     Rules,
     Send,
@@ -66,6 +68,19 @@ BODY_BYTES = 16 * 1024  # what every account's channel is known to take
 ENVELOPE_BYTES = 2048  # of a request body that are not its text: ids, reply token, base_info
 
 
+class QuestionFate(Enum):
+    SENT = "sent"
+    NOT_SENT = "not_sent"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A question on its way. open: bubbles that the channel has not taken yet"""
+
+    open: set[SendKey]
+    fate: Callable[[QuestionFate], None]
+
+
 @dataclass(slots=True)
 class _Peer:
     who: PeerKey
@@ -75,6 +90,7 @@ class _Peer:
     composers: dict[int, Composer] = field(default_factory=dict)
     ended: deque[int] = field(default_factory=lambda: deque(maxlen=64))  # turns whose late words are dropped
     changes: list[Change] = field(default_factory=list)  # decided, not yet committed
+    asked: _Asked | None = None
     send: Send | None = None  # decided; may be performed once `changes` is empty
     committing: asyncio.Lock = field(default_factory=asyncio.Lock)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -211,18 +227,56 @@ class Delivery:
         notice: Notice,
         kind: PartKind,
         *,
-        turn_row: int | None = None,
+        language: str | None = None,
         extra: Sequence[Change] = (),
     ) -> None:
-        """turn_row: the line belongs behind what that turn has said so far, as a question does."""
-        peer, now = self._peer(who), self._clock.now()
-        words = self._worded(peer, notice)
-        composer = peer.composers.get(turn_row) if turn_row is not None else None
-        if composer is not None and turn_row is not None and kind is PartKind.COMMAND:
-            texts = composer.before_question(peer.outbox.room(now) - len(words))
-            self._enqueue(peer, self._parts(PartKind.REPLY, texts, turn_row))
-        self._enqueue(peer, self._parts(kind, words, turn_row))
+        """language: another than the peer's is now. One transaction with `extra`."""
+        peer = self._peer(who)
+        self._enqueue(peer, self._parts(kind, self._worded(peer, notice, language), None))
         peer.changes += extra
+        await self._commit(peer)
+        self._rouse(peer)
+
+    async def ask(
+        self,
+        who: PeerKey,
+        question: Notice,
+        turn_row: int,
+        *,
+        language: str,
+        fate: Callable[[QuestionFate], None],
+        if_room: Sequence[Notice] = (),
+    ) -> None:
+        """Put a question behind what its turn has said so far: whole or not at all.
+
+        if_room  what may go before it: the first of these that the budget leaves room for
+        fate     told once: every bubble was accepted, or one of them cannot be sent. Must not block. Not told after unask().
+        """
+        peer, now = self._peer(who), self._clock.now()
+        words = self._worded(peer, question, language)
+        room = peer.outbox.room(now) - len(words)
+        if room < 0:
+            fate(QuestionFate.NOT_SENT)
+            return
+        for longest_first in if_room:
+            before = self._worded(peer, longest_first, language)
+            if len(before) < room:  # one is left for the line that says that nobody answered
+                words = (*before, *words)
+                break
+        if (composer := peer.composers.get(turn_row)) is not None:
+            said = composer.before_question(peer.outbox.room(now) - len(words))
+            self._enqueue(peer, self._parts(PartKind.REPLY, said, turn_row))
+        parts = self._parts(PartKind.QUESTION, words, turn_row)
+        peer.asked = _Asked({part.key for part in parts}, fate)
+        self._enqueue(peer, parts)
+        await self._commit(peer)
+        self._rouse(peer)
+
+    async def unask(self, who: PeerKey) -> None:
+        """Nobody waits for the answer any more: what is unsent of the question is not sent."""
+        peer = self._peer(who)
+        peer.asked = None
+        self._step(peer, QuestionOver())
         await self._commit(peer)
         self._rouse(peer)
 
@@ -332,14 +386,16 @@ class Delivery:
     def _parts(self, kind: PartKind, texts: Iterable[str], turn_row: int | None) -> tuple[Part, ...]:
         return tuple(Part(self._mint(), kind, text, turn_row) for text in texts)
 
-    def _worded(self, peer: _Peer, notice: Notice) -> tuple[str, ...]:
-        return numbered(notice.text(peer.language), size=self._size(peer.who.account))
+    def _worded(self, peer: _Peer, notice: Notice, language: str | None = None) -> tuple[str, ...]:
+        return numbered(notice.text(language or peer.language), size=self._size(peer.who.account))
 
     def _enqueue(self, peer: _Peer, parts: tuple[Part, ...], *, ends: int | None = None) -> None:
         effects = peer.outbox.step(Enqueued(parts, ends), self._clock.now())
         at = self._clock.wall()
         dropped = {effect.key for effect in effects if isinstance(effect, Mark) and effect.state is PartState.DROPPED}
         never_kept = dropped & {part.key for part in parts}
+        for key in never_kept:
+            self._tell_fate(peer, key, PartState.DROPPED)
         peer.changes += [
             AddPart(part.key, peer.who, part.turn, part.kind, part.text, at)
             for part in parts
@@ -359,8 +415,19 @@ class Delivery:
                     peer.changes.append(SetPart(key, PartState.SENDING, at, spend))
                 case Mark(key, state, spend, message_id):
                     peer.changes.append(SetPart(key, state, at, spend, message_id))
+                    self._tell_fate(peer, key, state)
                 case _:
                     assert_never(effect)
+
+    def _tell_fate(self, peer: _Peer, key: SendKey, state: PartState) -> None:
+        """Of a question's bubbles. One that is perhaps accepted is not: its answer must never be taken for this one's."""
+        asked = peer.asked
+        if asked is None or key not in asked.open:
+            return
+        asked.open.discard(key)
+        if state is not PartState.ACCEPTED or not asked.open:
+            peer.asked = None
+            asked.fate(QuestionFate.SENT if state is PartState.ACCEPTED else QuestionFate.NOT_SENT)
 
     def _tell_account(self, account: AccountId, event: SignedIn | SignedOut | LoggedInAnew | BackOnline) -> None:
         for peer in self._of(account):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from protocol.agents import HOSTS
+from protocol.agents import HOSTS, RULE_HOSTS
 from protocol.content import Access, Role
 from protocol.errors import BridgeError
 from protocol.ids import Generation, LeaseKey, PeerKey
@@ -112,8 +112,15 @@ class Grants:
             gateway_url=admission.url if admission is not None else "",
             token=admission.token if admission is not None else "",
             proxy_url=admission.proxy_url if admission is not None else "",
+            rules=await self._rules(who, policy),
         )
         return plan, grant
+
+    async def _rules(self, who: PeerKey, policy: PeerPolicy) -> tuple[str, ...]:
+        """ "Always" answers count only where they could be given: a peer that is a guest now is asked again."""
+        if policy.role is not Role.OPERATOR or policy.agent.host not in RULE_HOSTS:
+            return ()
+        return tuple(record.rule for record in await self._journal.do(Store.rules, who))
 
     def _admission(
         self, who: PeerKey, generation: Generation, policy: PeerPolicy, network: NetworkMode

@@ -39,9 +39,10 @@ from supervisor.core.admission import (
     written_at,
 )
 from supervisor.core.poll import Arrival
-from supervisor.core.scheduler import Queued
+from supervisor.core.scheduler import Queued, Told
 from supervisor.core.states import MessageState, PartKind
 from supervisor.delivery import Delivery
+from supervisor.dialogs import DialogLoop, ReplyWas
 from supervisor.notices import Notice
 from supervisor.peers import PeerBook
 from supervisor.scheduler import SchedulerLoop
@@ -84,6 +85,7 @@ class Intake:
         loop: SchedulerLoop,
         delivery: Delivery,
         conversations: Conversations,
+        dialogs: DialogLoop,
         accounts: Accounts,
         reader: Reader,
         usage: Usage,
@@ -94,6 +96,7 @@ class Intake:
         self._loop = loop
         self._delivery = delivery
         self._conversations = conversations
+        self._dialogs = dialogs
         self._accounts = accounts
         self._reader = reader
         self._usage = usage
@@ -199,13 +202,33 @@ class Intake:
             await self._delivery.notice(who, mute, PartKind.COMMAND, extra=changes)
             await self._book.refresh(who)
             return
-        queued = await self._prompt(arrived, policy, record, heard, late)
+        if command is None and not inbound.media and await self._answers(arrived, heard):
+            await self._book.refresh(who)
+            return
+        asked = self._dialogs.visible(who)
+        queued = await self._prompt(arrived, policy, record, heard, late, Told.YES if asked else Told.NO)
+        if queued and asked:
+            await self._delivery.notice(who, notices.queued_behind_question(), PartKind.COMMAND)
         # One line a message, until attachments can be fetched; the agent is told by prompts.py.
         if queued and (notice := _unread(inbound)) is not None:
             await self._delivery.notice(who, notice, PartKind.OUTCOME)
 
+    async def _answers(self, arrived: _Arrived, heard: Heard) -> bool:
+        """Are these words for a question that this peer is being asked? Then they have been dealt with."""
+        if self._dialogs.view(heard.who) is None:
+            return False
+        row = arrived.row
+        offset_ms = await self._journal.do(Store.clock_offset_ms, row.who.account)
+        reply = await self._dialogs.reply(
+            heard,
+            arrived_at=row.received_at,
+            written_at=written_at(row.created_at_ms, offset_ms=offset_ms, received_at=row.received_at),
+            changes=self._closing(arrived, MessageState.ANSWER),
+        )
+        return reply is ReplyWas.AN_ANSWER
+
     async def _prompt(
-        self, arrived: _Arrived, policy: PeerPolicy, record: PeerRecord, heard: Heard, late: bool
+        self, arrived: _Arrived, policy: PeerPolicy, record: PeerRecord, heard: Heard, late: bool, told: Told
     ) -> bool:
         """Queue it, or turn it away: False."""
         who = arrived.row.who
@@ -224,7 +247,7 @@ class Intake:
             case Admit():
                 changes = [heard, *self._closing(arrived, MessageState.QUEUED)]
                 done = asyncio.Event()
-                self._loop.post(Queued(who, arrived.row.row), changes, after=done.set)
+                self._loop.post(Queued(who, arrived.row.row, told), changes, after=done.set)
                 await done.wait()
             case TurnAway(why, said, wait_s):
                 changes = [heard, *self._closing(arrived, MessageState.TURNED_AWAY)]

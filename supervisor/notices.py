@@ -1,13 +1,16 @@
 """Everything the bridge itself says to a peer, in Chinese and English. Pure.
 
 One typed function per notice; code and tests go by its key, people see the words. A notice is one line, but for the
-answers to /help, /status and /history. It tells the peer what to do next, not what broke. An agent never writes one.
+answers to /help, /status and /history, and what belongs to a dialog. It tells the peer what to do next, not what broke. An agent never writes one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
+from protocol.to_supervisor import DialogKind, DialogPurpose
 from supervisor.core import graphemes
+from supervisor.core.answers import WORDS, Choice, Question, Why
 
 CHINESE = "zh"
 ENGLISH = "en"
@@ -437,6 +440,199 @@ def history_lines(lines: Sequence[HistoryLine]) -> Notice:
         zh.append(f"{'你' if line.from_peer else '我'}：{f'（{flag_zh}）' if flag_zh else ''}{text}")
         en.append(f"{'You' if line.from_peer else 'Me'}: {f'({flag_en}) ' if flag_en else ''}{text}")
     return Notice("history", "\n".join(zh), "\n".join(en))
+
+
+# --- dialogs --------------------------------------------------------------------------------------------------
+
+BODY_CHARS = 1500  # of a question, whole; of a longer one the beginning and the end
+BODY_HEAD, BODY_TAIL = 1000, 400
+STEP_LINES = 5  # of a plan, in the bubble that asks about it
+STEP_CHARS = 80
+
+
+def question_lines(asked: Question) -> Notice:
+    """The bubble that asks. A plan's text goes before it, as a file or as plan_text."""
+    plan = asked.purpose is DialogPurpose.PLAN_REVIEW
+    zh_head, en_head = _head(asked)
+    zh, en = [zh_head], [en_head]
+    if plan:
+        steps = [one_line(line, chars=STEP_CHARS) for line in asked.body.splitlines() if line.strip()]
+        shown = "\n".join(steps[:STEP_LINES]) + ("\n…" if len(steps) > STEP_LINES else "")
+        body_zh = body_en = shown
+    else:
+        body_zh, body_en = _shortened(asked.body)
+    zh.append(body_zh)
+    en.append(body_en)
+    if plan:
+        zh.append("现在还在计划模式，什么都没动。")
+        en.append("Still in plan mode: nothing has been changed.")
+    if asked.kind is DialogKind.EDITOR and asked.prefill and not asked.choices:
+        zh.append(f"现在的内容：\n{_lines(asked.prefill)}")
+        en.append(f"It now reads:\n{_lines(asked.prefill)}")
+    zh_how, en_how = _how(asked)
+    zh.append(zh_how)
+    en.append(en_how)
+    return Notice("question", "\n\n".join(filter(None, zh)), "\n\n".join(filter(None, en)))
+
+
+def question_again_lines(asked: Question, why: Why) -> Notice:
+    """The reply was no answer: why, and what would be one."""
+    zh, en = _WHY[why]
+    if why is not Why.TYPE_IT:
+        zh_how, en_how = _how(asked)
+        zh, en = f"{zh}\n\n{zh_how}", f"{en}\n\n{en_how}"
+    return Notice("question_again", zh, en)
+
+
+_WHY = {
+    Why.NO_SUCH_NUMBER: ("没有这个数字对应的选项。", "There is no option with that number."),
+    Why.NO_SUCH_CHOICE: ("没认出你选的是哪个。", "I couldn't tell which option you mean."),
+    Why.NEEDS_NUMBER: (
+        "这一步要你明确选一个，请直接回数字。",
+        "This one needs a clear choice: please reply with its number.",
+    ),
+    Why.SEVERAL: ("有几个选项写法一样，请回数字。", "Several options read the same: please reply with a number."),
+    Why.YES_OR_NO: ("没看懂是同意还是不同意。", "I couldn't tell whether that is a yes or a no."),
+    Why.TYPE_IT: ("好，直接把你的回答打出来。", "Sure, just type your answer."),
+}
+
+
+def plan_text_lines(plan: str) -> Notice:
+    """A plan whose file could not be sent."""
+    return Notice("plan_text", f"计划全文：\n\n{_lines(plan)}", f"The plan in full:\n\n{_lines(plan)}")
+
+
+def plan_cut_lines(plan: str, *, chars: int) -> Notice:
+    """As plan_text_lines, of a plan that is longer than what can be sent."""
+    plan = plan[: graphemes.cut(plan, chars)]
+    return Notice(
+        "plan_cut",
+        f"计划太长，这里只放得下开头：\n\n{_lines(plan)}\n…",
+        f"The plan is too long for the chat; this is how it begins:\n\n{_lines(plan)}\n…",
+    )
+
+
+def question_reminder(asked: Question, *, left_s: float) -> Notice:
+    zh_time, en_time = _lasting(max(1.0, left_s))
+    title = _subject(asked)
+    return Notice(
+        "question_reminder",
+        f"还在等你回答{f'：{title}' if title else '上面的问题'}（还剩 {zh_time}）",
+        f"Still waiting for your answer{f': {title}' if title else ' to the question above'} ({en_time} left)",
+    )
+
+
+def question_expired(asked: Question) -> Notice:
+    if asked.purpose is DialogPurpose.PLAN_REVIEW:
+        return Notice(
+            "question_expired",
+            "计划一直没等到答复，先不执行。",
+            "No answer about the plan came in time, so it is not carried out.",
+        )
+    return Notice(
+        "question_expired",
+        "这个问题没等到回答，先按取消处理了。",
+        "No answer came in time, so that question counts as cancelled.",
+    )
+
+
+def question_withdrawn() -> Notice:
+    return Notice(
+        "question_withdrawn",
+        "刚才那个问题撤回了，不用回答。",
+        "That question was withdrawn, no need to answer it.",
+    )
+
+
+def queued_behind_question() -> Notice:
+    return Notice(
+        "queued_behind_question",
+        "这条先收着，等你用文字回答完上面的问题就处理。",
+        "Got it, this comes next. Please answer the question above in words first.",
+    )
+
+
+def _head(asked: Question) -> tuple[str, str]:
+    title = one_line(asked.title, chars=200)
+    match asked.purpose:
+        case DialogPurpose.PLAN_REVIEW:
+            return (
+                (f"计划好了：{title}", f"The plan is ready: {title}") if title else ("计划好了。", "The plan is ready.")
+            )
+        case DialogPurpose.PERMISSION:
+            if title:
+                return f"这一步要你同意：{title}", f"This needs your permission: {title}"
+            return "下面这一步要你同意：", "This needs your permission:"
+        case DialogPurpose.QUESTION:
+            return title, title
+    assert_never(asked.purpose)
+
+
+def _subject(asked: Question) -> str:
+    return one_line(asked.title or asked.body)
+
+
+def _how(asked: Question) -> tuple[str, str]:
+    """The choices, and how to answer."""
+    if asked.numbered:
+        zh, en = [], []
+        for number, choice in enumerate(asked.choices, 1):
+            zh_label, en_label = _label(choice)
+            hint = one_line(choice.hint, chars=120)
+            zh.append(f"{number}. {zh_label}{f'（{hint}）' if hint else ''}")
+            en.append(f"{number}. {en_label}{f' ({hint})' if hint else ''}")
+        if asked.purpose is DialogPurpose.PLAN_REVIEW:
+            zh_hint, en_hint = "回数字，或直接说要改什么。", "Reply with a number, or say what to change."
+        elif asked.other:
+            zh.append(f"{len(asked.choices) + 1}. 其他，直接打字")
+            en.append(f"{len(asked.choices) + 1}. Something else: just type it")
+            zh_hint = "回数字，或直接打字回答；不想答就回“取消”。"
+            en_hint = "Reply with a number or with your own words, or “cancel”."
+        elif asked.dangerous:
+            zh_hint, en_hint = "请回数字；不想答就回“取消”。", "Please reply with the number, or “cancel”."
+        else:
+            zh_hint, en_hint = "回数字就行；不想答就回“取消”。", "Reply with a number, or “cancel”."
+        return "\n".join([*zh, "", zh_hint]), "\n".join([*en, "", en_hint])
+    if asked.kind is DialogKind.CONFIRM:
+        yes, no = asked.choices
+        if yes.word is None:
+            shown = f"{_label(yes)[0]} / {_label(no)[0]}\n\n"
+            return f"{shown}回“是”或“否”，不想答就回“取消”。", f"{shown}Reply yes or no, or “cancel”."
+        return "回“是”或“否”，不想答就回“取消”。", "Reply yes or no, or “cancel”."
+    if asked.kind is DialogKind.EDITOR and asked.prefill:
+        return (
+            "把新的内容整段发来，会替换上面的；不改就回“取消”。",
+            "Send the new text; it replaces all of the above. Or “cancel”.",
+        )
+    return "直接打字回答；不想答就回“取消”。", "Just type your answer, or “cancel”."
+
+
+def _label(choice: Choice) -> tuple[str, str]:
+    if choice.word is None:
+        label = one_line(choice.label, chars=200) or "…"
+        return label, label
+    chinese, english = WORDS[choice.word]
+    rule = one_line(choice.rule, chars=200)
+    return (f"{chinese[0]}：{rule}", f"{english[0]}: {rule}") if rule else (chinese[0], english[0])
+
+
+def _shortened(body: str) -> tuple[str, str]:
+    """What is left out is said, and never the end: that is where a command hides what it really does."""
+    body = _lines(body)
+    if len(body) <= BODY_CHARS:
+        return body, body
+    head = body[: graphemes.cut(body, BODY_HEAD)]
+    tail = body[len(body) - BODY_TAIL :]
+    left_out = len(body) - len(head) - len(tail)
+    return (
+        f"{head}\n…（中间略去 {left_out} 字）…\n{tail}",
+        f"{head}\n… ({_count(left_out, 'character')} left out) …\n{tail}",
+    )
+
+
+def _lines(text: str) -> str:
+    """Words from outside with their line breaks, without what cannot be seen."""
+    return "".join(c if c.isprintable() or c in "\n\t\u200d" else " " for c in text).strip()
 
 
 # --- words ----------------------------------------------------------------------------------------------------

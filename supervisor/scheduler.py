@@ -24,7 +24,7 @@ from protocol.to_supervisor import (
     TurnEnded,
     UsageSeen,
 )
-from protocol.to_worker import AnswerDialog, Dismissed, Grant, RunTurn
+from protocol.to_worker import Grant, RunTurn
 from supervisor import notices
 from supervisor.clock import Clock
 from supervisor.core.lease import Gone, GoneWhy, Leaves, Opened, PoolEvent, Said
@@ -35,6 +35,8 @@ from supervisor.core.scheduler import (
     Give,
     LeaveAsked,
     Line,
+    MarkAsking,
+    MarkRunning,
     Scheduler,
     SchedulerEffect,
     SchedulerEvent,
@@ -99,6 +101,16 @@ class GrantsWorkers(Protocol):
     async def launch(self, who: PeerKey, generation: Generation) -> tuple[WorkerPlan, Grant]: ...
 
 
+class PutsQuestions(Protocol):
+    """Asks peers on behalf of their workers (dialogs.py). None of it blocks."""
+
+    def asked(self, key: LeaseKey, message: Asked) -> None: ...
+
+    def gone(self, key: LeaseKey, message: DialogGone) -> None: ...
+
+    def turn_over(self, who: PeerKey, row: int) -> None: ...
+
+
 class SchedulerLoop:
     """Owns the core. Everything else asks it questions through `core`, and changes it through `post` alone."""
 
@@ -111,6 +123,7 @@ class SchedulerLoop:
         grants: GrantsWorkers,
         prompts: Prompts,
         indicator: Indicator,
+        dialogs: PutsQuestions,
         tasks: asyncio.TaskGroup,
         clock: Clock,
     ) -> None:
@@ -120,6 +133,7 @@ class SchedulerLoop:
         self._grants = grants
         self._prompts = prompts
         self._indicator = indicator
+        self._dialogs = dialogs
         self._tasks = tasks
         self._clock = clock
         self._pool: Pool | None = None
@@ -217,6 +231,8 @@ class SchedulerLoop:
                     )
                 turn = self.core.turn_of(key.who)
                 had_text = turn is not None and self._delivery.has_text(key.who, turn[0])
+                if turn is not None and self.core.generation_of(key.who) == key.generation:
+                    self._dialogs.turn_over(key.who, turn[0])
                 await self._take(WorkerGone(key.who, key.generation, why, had_text), _counted(why))
             case _:
                 assert_never(event)
@@ -234,9 +250,12 @@ class SchedulerLoop:
                 log.debug("tool_used peer=%s tool=%s status=%s account=%s", key.peer, name, status, key.account)
                 if status == "started" and self._speaks(key, turn_id):
                     self._delivery.tool_started(key.who, int(turn_id))
-            case Asked(turn_id, dialog_id):
-                # Nobody can be asked yet: the agent is told so at once and goes on.
-                self._the_pool().answer(key, AnswerDialog(turn_id, dialog_id, Dismissed()))
+            case Asked(turn_id):
+                # A turn that was told to end dismisses its questions itself.
+                if self.core.may_ask(key.who, int(turn_id)):
+                    self._dialogs.asked(key, message)
+            case DialogGone():
+                self._dialogs.gone(key, message)
             case TurnEnded(turn_id, outcome, kind, detail):
                 if kind is not None:
                     log.warning(
@@ -248,10 +267,11 @@ class SchedulerLoop:
                         key.account,
                     )
                 had_text = self._delivery.has_text(key.who, int(turn_id))
+                self._dialogs.turn_over(key.who, int(turn_id))
                 await self._take(TurnReported(key.who, key.generation, outcome, had_text))
             case Remarked(level, text):
                 log.info("agent_remarked peer=%s level=%s text=%s account=%s", key.peer, level, text, key.account)
-            case DialogGone() | FileOffered() | UsageSeen():
+            case FileOffered() | UsageSeen():
                 log.debug("%s peer=%s", type(message).__name__, key.peer)
             case _:
                 assert_never(message)
@@ -273,6 +293,9 @@ class SchedulerLoop:
                     SetMessage(effect.row, MessageState.RUNNING, self._clock.wall(), effect.generation),
                     StartedTurn(effect.who, self._clock.wall()),
                 ]
+            elif isinstance(effect, MarkAsking | MarkRunning):
+                state = MessageState.ASKING if isinstance(effect, MarkAsking) else MessageState.RUNNING
+                gathered.append(SetMessage(effect.row, state, self._clock.wall()))
             elif isinstance(effect, Start):
                 gathered += [SetGeneration(effect.who, effect.generation), Bump("workers_started")]
         for effect in effects:
@@ -306,6 +329,7 @@ class SchedulerLoop:
                 )
                 pool.give(_key(who, generation), prompts[row])
             case Abort(who, generation, row):
+                self._dialogs.turn_over(who, row)
                 pool.abort(_key(who, generation), TurnId(str(row)))
             case LeaveAsked(who, generation):
                 pool.leave(_key(who, generation))
@@ -313,6 +337,8 @@ class SchedulerLoop:
                 await self._close(effect)
             case Tell(who, line):
                 await self._tell(who, line)
+            case MarkAsking(who) | MarkRunning(who):
+                pass  # committed above
             case ShowTyping(who):
                 self._indicator.show(who)
             case EndTyping(who):

@@ -40,6 +40,7 @@ async def carry_on(
     """
     for account in expired:
         loop.post(AccountHeld(account))
+    await journal.do(Store.end_lost_dialogs, clock.wall())
     messages = {message.row: message for message in await journal.do(Store.open_messages)}
     parts = await journal.do(Store.open_parts)
     records = [record for who in book.known() if (record := book.record(who)) is not None]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from protocol.agents import HOSTS
 from protocol.ctl import (
     AccountRow,
+    DialogRow,
     IsolationRow,
     PeerRow,
     RefusedRow,
@@ -20,12 +21,15 @@ from protocol.ids import PeerKey, label
 from protocol.spec import NetworkMode
 from supervisor.accounts import Accounts
 from supervisor.clock import Clock
+from supervisor.core.dialog import View
 from supervisor.core.scheduler import Scheduler
 from supervisor.delivery import Delivery
+from supervisor.dialogs import DialogLoop
 from supervisor.gatekeeper import Gatekeeper
 from supervisor.home import Home
 from supervisor.isolation import NO_WAY, Isolation
 from supervisor.lockfile import LockWatch
+from supervisor.notices import one_line
 from supervisor.peers import PeerBook
 from supervisor.pool import Pool, WorkerView
 from supervisor.store import Journal, Store
@@ -43,6 +47,7 @@ class StatusBoard:
     book: PeerBook
     scheduler: Scheduler
     delivery: Delivery
+    dialogs: DialogLoop
     pool: Pool
     isolation: Isolation
     gatekeeper: Gatekeeper
@@ -68,7 +73,7 @@ class StatusBoard:
             accounts=accounts,
             peers=[await self._peer(who, views.get(who)) for who in self.book.known()],
             refused=refused,
-            dialogs=[],
+            dialogs=[self._dialog(who, view) for who, view in self.dialogs.open()],
             counters=counters,
             problems=[*self._problems(accounts), *self.warnings],
         )
@@ -106,6 +111,17 @@ class StatusBoard:
             session_age_s=None if started is None else _tenth(max(0.0, wall - started)),
             media_bytes=0,
             worker=None if view is None else _worker(view),
+        )
+
+    def _dialog(self, who: PeerKey, view: View) -> DialogRow:
+        now = self.clock.now()
+        return DialogRow(
+            peer=who.peer,
+            account=self.accounts.bot_id(who.account),
+            kind=view.question.kind.value,
+            title=view.question.title or one_line(view.question.body),
+            age_s=_tenth(max(0.0, now - view.asked)),
+            expires_in_s=_tenth(max(0.0, view.expires - now)),
         )
 
     async def _turn(self, who: PeerKey) -> TurnRow | None:

@@ -20,7 +20,18 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, assert_never
 
 from protocol.content import Role
 from protocol.errors import BridgeError
-from protocol.ids import AccountId, Cursor, Generation, MessageId, PeerId, PeerKey, ReplyToken, SendKey, SessionId
+from protocol.ids import (
+    AccountId,
+    Cursor,
+    DialogId,
+    Generation,
+    MessageId,
+    PeerId,
+    PeerKey,
+    ReplyToken,
+    SendKey,
+    SessionId,
+)
 from supervisor.channels.base import Batch, RawMessage
 from supervisor.core.states import (
     OPEN_MESSAGES,
@@ -113,6 +124,30 @@ class FailureRecord:
     state: MessageState
     count: int
     last_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DialogRecord:
+    """A question that a worker put to its peer. outcome: None while it is open"""
+
+    who: PeerKey
+    message_row: int
+    name: DialogId
+    kind: str
+    purpose: str
+    title: str
+    at: float
+    outcome: str | None
+    ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRecord:
+    """number: for good, never given to another rule"""
+
+    number: int
+    rule: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +247,44 @@ class SetPart:
 
 
 @dataclass(frozen=True, slots=True)
+class AddDialog:
+    """A worker asked its peer. name: its dialog id, unique in its turn; dialogs of one name in one turn are one."""
+
+    who: PeerKey
+    message_row: int
+    name: DialogId
+    kind: str
+    purpose: str
+    title: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndDialog:
+    """outcome: answered, expired, ... (core/dialog.py)"""
+
+    message_row: int
+    name: DialogId
+    outcome: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AddRule:
+    """An "always" answer: kept once, however often it is given."""
+
+    who: PeerKey
+    rule: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeRule:
+    who: PeerKey
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartedTurn:
     """Counts a turn against the peer's rolling hour and clears the interrupted note."""
 
@@ -265,6 +338,10 @@ Change = (
     | ForgetRefused
     | AddPart
     | SetPart
+    | AddDialog
+    | EndDialog
+    | AddRule
+    | RevokeRule
     | StartedTurn
     | SetSession
     | SetGeneration
@@ -443,6 +520,29 @@ CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROW
 """
 
 # Made where it is missing: an older bridge neither knows nor minds it.
+_DIALOGS = """
+CREATE TABLE IF NOT EXISTS dialog (
+  message_row INTEGER NOT NULL,
+  name        TEXT NOT NULL,
+  account     TEXT NOT NULL,
+  peer        TEXT NOT NULL,
+  kind        TEXT NOT NULL,
+  purpose     TEXT NOT NULL,
+  title       TEXT NOT NULL,
+  at          REAL NOT NULL,
+  outcome     TEXT,
+  ended_at    REAL,
+  PRIMARY KEY (message_row, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rule (
+  number  INTEGER PRIMARY KEY AUTOINCREMENT,
+  account TEXT NOT NULL,
+  peer    TEXT NOT NULL,
+  rule    TEXT NOT NULL,
+  at      REAL NOT NULL,
+  UNIQUE (account, peer, rule)
+);
+"""
 _EVENTS = """
 CREATE TABLE IF NOT EXISTS event (
   seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -764,6 +864,30 @@ class Store:
                 )
             case SetPart():
                 self._set_part(change)
+            case AddDialog(who, message_row, name, kind, purpose, title, at):
+                self._run(
+                    "INSERT OR REPLACE INTO dialog (message_row, name, account, peer, kind, purpose, title, at, outcome)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+                    message_row,
+                    name,
+                    *who,
+                    kind,
+                    purpose,
+                    title,
+                    at,
+                )
+            case EndDialog(message_row, name, outcome, at):
+                self._run(
+                    "UPDATE dialog SET outcome = ?, ended_at = ? WHERE message_row = ? AND name = ? AND outcome IS NULL",
+                    outcome,
+                    at,
+                    message_row,
+                    name,
+                )
+            case AddRule(who, rule, at):
+                self._run("INSERT OR IGNORE INTO rule (account, peer, rule, at) VALUES (?, ?, ?, ?)", *who, rule, at)
+            case RevokeRule(who, number):
+                self._run("DELETE FROM rule WHERE number = ? AND account = ? AND peer = ?", number, *who)
             case StartedTurn(who, at):
                 self._started_turn(who, at)
             case SetSession(who, session_id, at):
@@ -976,6 +1100,31 @@ class Store:
                 )
         return tuple(lines[-count:])
 
+    def dialogs(self, message_row: int) -> tuple[DialogRecord, ...]:
+        """Those of one turn, in the order in which they were asked."""
+        return tuple(
+            DialogRecord(PeerKey(AccountId(account), PeerId(peer)), row, DialogId(name), *rest)
+            for account, peer, row, name, *rest in self._rows(
+                "SELECT account, peer, message_row, name, kind, purpose, title, at, outcome, ended_at FROM dialog"
+                " WHERE message_row = ? ORDER BY at",
+                message_row,
+            )
+        )
+
+    def end_lost_dialogs(self, at: float) -> int:
+        """At the start: whoever asked is gone. returns how many were open"""
+        with self._writing():
+            return self._run("UPDATE dialog SET outcome = 'lost', ended_at = ? WHERE outcome IS NULL", at).rowcount
+
+    def rules(self, who: PeerKey) -> tuple[RuleRecord, ...]:
+        """Oldest first."""
+        return tuple(
+            RuleRecord(*row)
+            for row in self._rows(
+                "SELECT number, rule, at FROM rule WHERE account = ? AND peer = ? ORDER BY number", *who
+            )
+        )
+
     def refused(self) -> tuple[RefusedRecord, ...]:
         """The latest first."""
         return tuple(
@@ -1140,6 +1289,7 @@ class Store:
                 " AND NOT EXISTS (SELECT 1 FROM part WHERE part.message_row = message.row)",
                 texts_before,
             )
+            self._run("DELETE FROM dialog WHERE at < ? AND outcome IS NOT NULL", texts_before)
             self._run("DELETE FROM seen WHERE at < ?", ids_before)
             self._run("DELETE FROM turn_start WHERE at <= ?", now - HOUR_S)
             self._run("DELETE FROM usage WHERE day < date(?, 'unixepoch')", now - USAGE_S)
@@ -1214,7 +1364,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             )
             # Into the file itself, where an older bridge looks before it opens anything.
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        db.executescript(f"BEGIN IMMEDIATE; {_EVENTS} COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE; {_EVENTS} {_DIALOGS} COMMIT;")
     except BaseException:
         db.close()
         raise

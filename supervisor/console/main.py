@@ -36,6 +36,7 @@ from protocol.ctl import (
     Offered,
     Progress,
     QrShown,
+    RulesReply,
     Status,
     StatusReply,
     TraceReply,
@@ -148,6 +149,8 @@ class Console:
                 self._show(reply.accounts, render.account_lines(reply.accounts, self._look))
             case HistoryReply():
                 self._show(reply.lines, render.history_lines(reply))
+            case RulesReply():
+                self._show(reply.rules, render.rule_lines(reply.rules, self._look))
             case TraceReply():
                 self._show(reply, render.trace_lines(reply))
             case MetricsReply(text=text):

@@ -15,6 +15,7 @@ from protocol.ctl import (
     HistoryReply,
     PeerRow,
     RefusedRow,
+    RuleRow,
     Severity,
     StatusReply,
     TraceReply,
@@ -168,6 +169,17 @@ def history_lines(history: HistoryReply) -> Iterator[str]:
         first, *rest = line.text.replace("\r\n", "\n").split("\n")
         yield head + safe(first)
         yield from (" " * width_of(head) + safe(more) for more in rest)
+
+
+def rule_lines(rules: Sequence[RuleRow], look: Look) -> Iterator[str]:
+    if not rules:
+        yield "nothing was answered with always"
+        return
+    yield from _table(
+        ("PEER", "RULE", "AGE", "NO LONGER ASKED ABOUT"),
+        [(label(row.peer), str(row.rule), age(row.age_s), row.text) for row in rules],
+        look,
+    )
 
 
 def finding_lines(reply: DoctorReply, look: Look) -> Iterator[str]:

@@ -24,6 +24,8 @@ THROTTLED_S = 600.0
 PARKED_PAUSE_S = 0.25  # so that a command's line, or a /stop, comes before the parked rest
 COURTESY_MARGIN = 2  # beyond the reserve
 SUSPICIOUS_ROW = 3  # unconfirmed sends in a row that are a finding
+FLEETING = frozenset({PartKind.COURTESY, PartKind.QUESTION})
+FIRST = frozenset({PartKind.COMMAND, PartKind.QUESTION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class Lapsed:
     """Nobody fetched these for so long that the journal has given them up already."""
 
     keys: frozenset[SendKey]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionOver:
+    """Nobody waits for an answer any more: what is unsent of the question is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,7 @@ OutboxEvent = (
     | TurnStopped
     | ParkedUnwanted
     | Lapsed
+    | QuestionOver
     | PeerWrote
     | Accepted
     | Unconfirmed
@@ -202,6 +210,11 @@ class _Item:
         """Not to be tried again, whatever the channel answers."""
         return self.courtesy or self.unwanted
 
+    @property
+    def fleeting(self) -> bool:
+        """Worth nothing once it cannot be sent now."""
+        return self.part.kind in FLEETING
+
 
 class Outbox:
     """Decides for one peer. Knows no channel, journal or clock; `now` is monotonic seconds."""
@@ -237,13 +250,13 @@ class Outbox:
         """Take over the journal's open parts, given as (part, state, attempts), oldest first.
 
         One that was on its way is tried again first, with its own key: if the server has it, it is not shown twice.
-        Courtesy lines speak of a wait that is over: they are dropped.
+        Courtesy lines speak of a wait that is over, and those who asked are gone: they are dropped.
         """
         self._spent, self._heard_at, self._more_line = spent, heard_at, more_line
         self._sent_since_heard, self._sent_at = spent, now
         stale: list[OutboxEffect] = []
         for part, state, attempts in parts:
-            if part.kind is PartKind.COURTESY:
+            if part.kind in FLEETING:
                 stale.append(Mark(part.key, PartState.DROPPED))
                 continue
             item = _Item(part, state)
@@ -304,12 +317,16 @@ class Outbox:
                 self._turns.discard(turn)
                 if self._flying is not None and self._flying.part.turn == turn:
                     self._flying.unwanted = self._flying.part.kind is PartKind.REPLY
-                self._drop(effects, lambda part: part.turn == turn and part.kind is PartKind.REPLY)
+                self._drop(effects, lambda item: item.part.turn == turn and item.part.kind is PartKind.REPLY)
             case ParkedUnwanted():
                 parked = {item.part.key for item in self._items if item.state is PartState.PARKED}
-                self._drop(effects, lambda part: part.key in parked)
+                self._drop(effects, lambda item: item.part.key in parked)
             case Lapsed(keys):
                 self._items = [one for one in self._items if one is self._flying or one.part.key not in keys]
+            case QuestionOver():
+                if self._flying is not None and self._flying.part.kind is PartKind.QUESTION:
+                    self._flying.unwanted = True
+                self._drop(effects, lambda item: item.part.kind is PartKind.QUESTION)
             case PeerWrote(at, more_line):
                 self._wrote(at, more_line, now)
             case Accepted(message_id):
@@ -347,7 +364,7 @@ class Outbox:
         if self._closed or self._stalled or self.left == 0:
             self._park(effects)
         if self._closed or self._stalled or self._held:
-            self._drop(effects, lambda part: part.kind is PartKind.COURTESY)
+            self._drop(effects, lambda item: item.fleeting)
             return
         while self._flying is None and (item := self._first()) is not None and self._affordable(item):
             if item.courtesy and self._needed_elsewhere(item):
@@ -383,12 +400,12 @@ class Outbox:
     # -- who is next
 
     def _first(self) -> _Item | None:
-        """A part whose outcome is unknown goes first. A command's lines overtake whatever does not belong to them."""
+        """A part whose outcome is unknown goes first. Commands' lines and questions overtake what does not belong to them."""
         if not self._items or self._items[0].retry_at is not None:
             return self._items[0] if self._items else None
         ahead: set[int] = set()  # turns whose fresh text stands before the line in question
         for item in self._items:
-            if item.part.kind is PartKind.COMMAND and item.part.turn not in ahead:
+            if item.part.kind in FIRST and item.part.turn not in ahead:
                 return item
             if item.part.turn is not None and item.state is not PartState.PARKED:
                 ahead.add(item.part.turn)
@@ -444,7 +461,7 @@ class Outbox:
         if self.left > 0:
             self.throttled_until = now + THROTTLED_S
         rest, self._spent = self.left, self.rules.budget
-        if item.expendable:
+        if item.expendable or item.fleeting:
             effects.append(Mark(self._landed().part.key, PartState.DROPPED, spend=rest))
             return
         self._flying, item.paid, item.attempts = None, False, 0
@@ -467,7 +484,7 @@ class Outbox:
 
     def _unsent(self, effects: list[OutboxEffect]) -> None:
         item = self._in_flight()
-        if item.expendable:
+        if item.expendable or item.fleeting:
             effects.append(Mark(self._landed().part.key, PartState.DROPPED))
             return
         self._flying = None
@@ -475,16 +492,19 @@ class Outbox:
         effects.append(Mark(item.part.key, PartState.PENDING))
 
     def _park(self, effects: list[OutboxEffect]) -> None:
-        """Nothing new goes before the peer writes: courtesy lines will be stale by then, the rest waits on disk."""
-        self._drop(effects, lambda part: part.kind is PartKind.COURTESY)
-        for item in self._items:
+        """Nothing new goes before the peer writes: fleeting lines will be stale by then, the rest waits on disk."""
+
+        def waits(item: _Item) -> bool:
             # What has been paid for may be tried again without budget, but not through a closed window.
-            waits = not item.paid or self._closed or self._stalled
-            if waits and item is not self._flying and item.state is not PartState.PARKED:
+            return not item.paid or self._closed or self._stalled
+
+        self._drop(effects, lambda item: item.fleeting and waits(item))
+        for item in self._items:
+            if waits(item) and item is not self._flying and item.state is not PartState.PARKED:
                 item.state, item.retry_at = PartState.PARKED, None
                 effects.append(Mark(item.part.key, PartState.PARKED))
 
-    def _drop(self, effects: list[OutboxEffect], unwanted: Callable[[Part], bool]) -> None:
-        gone = [item for item in self._items if item is not self._flying and unwanted(item.part)]
+    def _drop(self, effects: list[OutboxEffect], unwanted: Callable[[_Item], bool]) -> None:
+        gone = [item for item in self._items if item is not self._flying and unwanted(item)]
         self._items = [item for item in self._items if item not in gone]
         effects.extend(Mark(item.part.key, PartState.DROPPED) for item in gone)

@@ -34,12 +34,20 @@ class SchedulerLimits:
 # --- events ---------------------------------------------------------------------------------------------------
 
 
+class Told(StrEnum):
+    """Does the peer know already that a message of theirs has to wait?"""
+
+    NO = "no"
+    YES = "yes"
+
+
 @dataclass(frozen=True, slots=True)
 class Queued:
     """An admitted prompt of this peer stands in the journal as QUEUED (or will, in the same transaction)."""
 
     who: PeerKey
     row: int
+    told: Told = Told.NO
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +298,22 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkAsking:
+    """The turn waits for its peer: its message is ASKING from now on."""
+
+    who: PeerKey
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRunning:
+    """And RUNNING again."""
+
+    who: PeerKey
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShowTyping:
     who: PeerKey
 
@@ -299,7 +323,7 @@ class EndTyping:
     who: PeerKey
 
 
-SchedulerEffect = Start | Give | Abort | LeaveAsked | Close | Tell | ShowTyping | EndTyping
+SchedulerEffect = Start | Give | Abort | LeaveAsked | Close | Tell | MarkAsking | MarkRunning | ShowTyping | EndTyping
 
 
 # --- state ----------------------------------------------------------------------------------------------------
@@ -335,6 +359,7 @@ class _Turn:
     row: int
     began: float
     asking: bool = False
+    asking_since: float = 0.0
     closed: bool = False  # has its outcome; the worker has yet to end it
     cut: Line | None = None  # why it was told to end; has its outcome once it is known what it said until then
     hint_at: float | None = None  # stands while a dialog is open
@@ -393,6 +418,12 @@ class Scheduler:
         peer = self._peers.get(who)
         return (peer.turn.row, peer.turn.began) if peer and peer.turn else None
 
+    def may_ask(self, who: PeerKey, row: int) -> bool:
+        """Does this turn run, and has it not been told to end?"""
+        peer = self._peers.get(who)
+        turn = peer.turn if peer else None
+        return turn is not None and turn.row == row and not turn.closed and turn.cut is None
+
     def waiting_of(self, who: PeerKey) -> int:
         peer = self._peers.get(who)
         return len(peer.waiting) if peer else 0
@@ -422,11 +453,13 @@ class Scheduler:
         effects: list[SchedulerEffect] = []
         self._story.append(f"{now:.3f} {event}")
         match event:
-            case Queued(who, row):
+            case Queued(who, row, told):
                 peer = self._peer(who)
                 peer.waiting.append(_Waiting(row, now))
                 if peer.episode_since is None:
                     peer.episode_since, peer.acks = now, 0
+                if told is Told.YES:
+                    peer.acks = max(peer.acks, 1)
                 if peer.typing_at is None and who.account not in self._held:
                     peer.typing_at = now
             case WorkerOpened(who, generation):
@@ -447,9 +480,9 @@ class Scheduler:
             case TurnReported(who, generation, outcome, had_text):
                 self._reported(self._peer(who), generation, outcome, had_text, now, effects)
             case DialogOpened(who):
-                self._dialog(self._peer(who), now, opened=True)
+                self._dialog_opened(self._peer(who), now, effects)
             case DialogClosed(who):
-                self._dialog(self._peer(who), now, opened=False)
+                self._dialog_closed(self._peer(who), now, effects)
             case StopAsked(who):
                 self._stop(self._peer(who), effects)
             case BudgetSpent(who, generation):
@@ -510,7 +543,7 @@ class Scheduler:
             if peer.turn is not None:
                 if peer.turn.hint_at is not None:
                     times.append(peer.turn.hint_at)
-                if not peer.turn.closed and peer.turn.cut is None:
+                if not peer.turn.closed and peer.turn.cut is None and not peer.turn.asking:
                     times.append(peer.turn.timeout_at)
         return min(times, default=None)
 
@@ -578,15 +611,27 @@ class Scheduler:
             state, line = _CUT[turn.cut], turn.cut
         return Close(peer.who, turn.row, state, line, keep_text=True, still_waiting=len(peer.waiting))
 
-    def _dialog(self, peer: _Peer, now: float, *, opened: bool) -> None:
+    def _dialog_opened(self, peer: _Peer, now: float, effects: list[SchedulerEffect]) -> None:
+        """The turn's clocks stand: it is not the agent who takes the time."""
         turn = peer.turn
-        if turn is None or turn.asking is opened:
+        if turn is None or turn.closed or turn.cut is not None or turn.asking:
             return
-        turn.asking = opened
-        if opened and turn.hint_at is not None:
+        turn.asking, turn.asking_since = True, now
+        if turn.hint_at is not None:
             turn.hint_left_s, turn.hint_at = turn.hint_at - now, None
-        elif not opened and turn.hint_left_s > 0:
+        effects.append(MarkAsking(peer.who, turn.row))
+
+    def _dialog_closed(self, peer: _Peer, now: float, effects: list[SchedulerEffect]) -> None:
+        turn = peer.turn
+        if turn is None or not turn.asking:
+            return
+        turn.asking = False
+        turn.timeout_at += now - turn.asking_since
+        if turn.hint_left_s > 0:
             turn.hint_at, turn.hint_left_s = now + turn.hint_left_s, 0.0
+        if peer.typing_at is not None:
+            peer.typing_at = now
+        effects.append(MarkRunning(peer.who, turn.row))
 
     def _stop(self, peer: _Peer, effects: list[SchedulerEffect]) -> None:
         if peer.turn is not None and not peer.turn.closed:
@@ -649,7 +694,7 @@ class Scheduler:
                 if turn.hint_at is not None and now >= turn.hint_at:
                     turn.hint_at = None
                     effects.append(Tell(peer.who, Line.STOP_HINT))
-                if now >= turn.timeout_at:
+                if now >= turn.timeout_at and not turn.asking:
                     self._cut(peer, Line.TIMED_OUT, effects)
             at = self._ack_at(peer)
             if at is not None and now >= at:

@@ -50,6 +50,7 @@ class PartKind(StrEnum):
     COURTESY = "courtesy"  # waiting lines: first to give way
     OUTCOME = "outcome"  # never dropped: parks behind the answer it belongs to
     COMMAND = "command"  # a slash command's or a dialog's own lines: before parked parts
+    QUESTION = "question"  # before parked parts too; never kept for later, since nobody would wait for its answer
 
 
 # Whoever finds one of these at start has something left to do.

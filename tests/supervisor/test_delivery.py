@@ -1,124 +1,36 @@
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from protocol.ids import AccountId, Cursor, MessageId, PeerId, PeerKey, ReplyToken, SendKey
+from protocol.ids import AccountId, MessageId, PeerId, PeerKey, ReplyToken, SendKey
 from protocol.to_supervisor import Boundary
 from supervisor import notices
 from supervisor.channels.base import (
     Batch,
-    Limits,
     RawMessage,
     Receipt,
     ReceiptKind,
     Route,
     SignedOut,
-    TypingState,
     Unavailable,
 )
 from supervisor.config import WeChat
 from supervisor.core.states import MessageState, PartKind, PartState
-from supervisor.delivery import Delivery
+from supervisor.delivery import Delivery, QuestionFate
 from supervisor.store import AddPart, Heard, Journal, SetMessage, Store
+from tests.fakes.channel import Phone
+from tests.fakes.clock import FakeClock
 
 ACCOUNT = AccountId("owner@im.wechat")
 ALICE = PeerKey(ACCOUNT, PeerId("alice@im.wechat"))
 BOB = PeerKey(ACCOUNT, PeerId("bob@im.wechat"))
 UNPACED = WeChat(send_gap_ms=0.0)
 DEADLINE_S = 20.0
-
-
-class FakeClock:
-    """Time stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self._now = 1000.0
-        self._sleepers: list[tuple[float, asyncio.Event]] = []
-        self._somebody_sleeps = asyncio.Event()
-
-    def now(self) -> float:
-        return self._now
-
-    def wall(self) -> float:
-        return 1_700_000_000.0 + self._now
-
-    async def sleep_until(self, at: float) -> None:
-        if at <= self._now:
-            return
-        sleeper = (at, asyncio.Event())
-        self._sleepers.append(sleeper)
-        self._somebody_sleeps.set()
-        try:
-            await sleeper[1].wait()
-        finally:
-            self._sleepers.remove(sleeper)
-
-    async def until_somebody_sleeps(self) -> None:
-        while not self._sleepers:
-            self._somebody_sleeps.clear()
-            await self._somebody_sleeps.wait()
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
-        for at, woken in self._sleepers:
-            if at <= self._now:
-                woken.set()
-
-
-class Phone:
-    """WeChat as one account's sends see it: shows a key once, takes `budget` messages per inbound one, can refuse."""
-
-    def __init__(self, *, budget: int = 10) -> None:
-        self.limits = Limits(text_units=2000, body_bytes=16 * 1024)
-        self.budget = budget
-        self.shown: dict[PeerId, list[str]] = {}
-        self.calls: list[tuple[Route, str, SendKey]] = []
-        self.script: dict[int, Callable[[], Coroutine[None, None, Receipt | None]]] = {}  # by number of the call
-        self.on_call: Callable[[SendKey], None] = lambda key: None
-        self._seen: set[SendKey] = set()
-        self._taken: dict[PeerId, int] = {}
-        self._called = asyncio.Event()
-
-    async def until_called(self, times: int) -> None:
-        while len(self.calls) < times:
-            self._called.clear()
-            await self._called.wait()
-
-    def writes(self, peer: PeerId) -> None:
-        self._taken[peer] = 0
-
-    async def send_text(self, route: Route, text: str, send_key: SendKey) -> Receipt:
-        self.calls.append((route, text, send_key))
-        self._called.set()
-        self.on_call(send_key)
-        special = self.script.get(len(self.calls))
-        if special is not None and (receipt := await special()) is not None:
-            return receipt
-        if send_key not in self._seen:
-            self._taken[route.peer] = self._taken.get(route.peer, 0) + 1
-            if self._taken[route.peer] > self.budget:
-                return Receipt(ReceiptKind.REJECTED, code=-2)
-            self._seen.add(send_key)
-            self.shown.setdefault(route.peer, []).append(text)
-        return Receipt(ReceiptKind.ACCEPTED, MessageId(f"m{len(self.calls)}"))
-
-    receiving = False
-
-    async def announce_start(self) -> None: ...
-
-    async def announce_stop(self) -> None: ...
-
-    async def fetch(self, cursor: Cursor, *, hold_s: float) -> Batch:
-        raise NotImplementedError
-
-    async def show_typing(self, route: Route, state: TypingState) -> None: ...
-
-    async def aclose(self) -> None: ...
 
 
 class Bridge:
@@ -178,6 +90,15 @@ class Bridge:
         await self.clock.until_somebody_sleeps()
         self.clock.advance(1.0)
         await self.settled()
+
+    async def asks(
+        self, who: PeerKey, row: int, words: str = "Which one?", *, if_room: Sequence[notices.Notice] = ()
+    ) -> list[QuestionFate]:
+        """What became of it will stand in the list."""
+        fates: list[QuestionFate] = []
+        question = notices.Notice("question", "哪个？", words)
+        await self.delivery.ask(who, question, row, language="en", fate=fates.append, if_room=if_room)
+        return fates
 
     def shown(self, who: PeerKey) -> list[str]:
         return self.phone.shown.get(who.peer, [])
@@ -484,10 +405,111 @@ def test_what_was_said_before_a_question_is_read_before_it(tmp_path: Path) -> No
             row = await b.writes(ALICE)
             b.delivery.piece(ALICE, row, "Two files match.", Boundary.TOOL)
 
-            await b.delivery.notice(ALICE, notices.Notice("q", "哪个？", "Which one?"), PartKind.COMMAND, turn_row=row)
+            fates = await b.asks(ALICE, row)
             await b.settled()
 
             assert b.shown(ALICE) == ["Two files match.", "Which one?"]
+            assert fates == [QuestionFate.SENT]
+
+    run(story())
+
+
+@pytest.mark.parametrize("answer", ["refused", "unconfirmed"])
+def test_a_question_that_is_not_surely_sent_is_told_as_not_sent_at_once(tmp_path: Path, answer: str) -> None:
+    """B-035"""
+
+    async def unconfirmed() -> Receipt:
+        return Receipt(ReceiptKind.UNCONFIRMED)
+
+    async def story() -> None:
+        phone = Phone()
+        phone.script[1] = refused if answer == "refused" else unconfirmed
+        async with bridge(tmp_path, phone).running() as b:
+            row = await b.writes(ALICE)
+
+            fates = await b.asks(ALICE, row)
+            await b.settled()
+
+            assert fates == [QuestionFate.NOT_SENT]
+            assert await b.part_states() == []
+
+    run(story())
+
+
+def test_without_room_for_all_of_it_nothing_of_a_question_is_sent(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with bridge(tmp_path, settings=WeChat(send_gap_ms=0.0, send_budget=2)).running() as b:
+            row = await b.writes(ALICE)
+
+            fates = await b.asks(ALICE, row, "x" * 5000)
+            await b.settled()
+
+            assert (fates, b.shown(ALICE)) == ([QuestionFate.NOT_SENT], [])
+
+    run(story())
+
+
+def test_of_what_may_go_before_a_question_the_first_that_fits_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with bridge(tmp_path, settings=WeChat(send_gap_ms=0.0, send_budget=4)).running() as b:
+            row = await b.writes(ALICE)
+            before = [notices.Notice("plan", "", "p" * length) for length in (9000, 3000, 100)]
+
+            fates = await b.asks(ALICE, row, if_room=before)
+            await b.settled()
+
+            plan = "".join(b.shown(ALICE)[:-1])
+            assert plan.count("p") == 3000 and b.shown(ALICE)[-1] == "Which one?"
+            assert (fates, b.delivery.budget_left(ALICE)) == ([QuestionFate.SENT], 1)
+
+    run(story())
+
+
+def test_a_question_of_several_bubbles_is_sent_once_the_last_is_and_not_at_all_once_one_fails(tmp_path: Path) -> None:
+    async def story() -> None:
+        phone = Phone()
+        phone.script[5] = refused
+        async with bridge(tmp_path, phone).running() as b:
+            row = await b.writes(ALICE)
+
+            sent = await b.asks(ALICE, row, "x" * 5000)
+            await b.settled()
+            failed = await b.asks(ALICE, row, "y" * 5000)
+            await b.settled()
+
+            assert len(b.shown(ALICE)) == 4
+            assert (sent, failed) == ([QuestionFate.SENT], [QuestionFate.NOT_SENT])
+
+    run(story())
+
+
+def test_a_question_that_is_over_is_neither_sent_nor_told_of(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with bridge(tmp_path, settings=WeChat(send_gap_ms=600.0)).running() as b:
+            row = await b.writes(ALICE)
+            for _ in range(2):
+                await b.delivery.notice(ALICE, notices.nothing_running(), PartKind.COMMAND)
+            await b.phone.until_called(2)
+
+            fates = await b.asks(ALICE, row)
+            await b.delivery.unask(ALICE)
+            b.clock.advance(10.0)
+            await b.settled()
+
+            assert (fates, len(b.shown(ALICE))) == ([], 2)
+
+    run(story())
+
+
+def test_a_line_can_be_worded_in_another_language_than_the_peers_is_by_now(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with bridge(tmp_path).running() as b:
+            await b.writes(ALICE, "en")
+
+            await b.delivery.notice(ALICE, notices.question_withdrawn(), PartKind.COMMAND, language="zh")
+            await b.settled()
+
+            assert b.shown(ALICE) == [notices.question_withdrawn().zh]
 
     run(story())
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from protocol.content import Role
-from protocol.ids import AccountId, Cursor, MessageId, PeerId, PeerKey
+from protocol.ids import AccountId, Cursor, LeaseKey, MessageId, PeerId, PeerKey
+from protocol.to_worker import AnswerDialog
 from supervisor.channels.base import Batch, RawMessage
 from supervisor.channels.wechat.wire import WeChatReader
 from supervisor.clock import SystemClock
@@ -20,6 +21,7 @@ from supervisor.core.poll import Arrival
 from supervisor.core.recovery import Handle, recover
 from supervisor.core.scheduler import DrainBegan, Scheduler, SchedulerLimits
 from supervisor.delivery import Delivery
+from supervisor.dialogs import DialogLoop
 from supervisor.indicator import Indicator
 from supervisor.intake import Intake
 from supervisor.peers import PeerBook
@@ -55,6 +57,12 @@ class Accounts:
         return "default"
 
 
+class Worker:
+    """Waits for answers, and does not care."""
+
+    def answer(self, key: LeaseKey, answer: AnswerDialog) -> None: ...
+
+
 @dataclass
 class Hall:
     """Everything around an intake, in one run of the bridge."""
@@ -63,6 +71,7 @@ class Hall:
     intake: Intake
     loop: SchedulerLoop
     prompts: Prompts
+    dialogs: DialogLoop
 
     async def arrives(self, *messages: RawMessage, arrival: Arrival = Arrival.LIVE) -> tuple[MessageRow, ...]:
         recorded = await self.journal.do(
@@ -104,6 +113,16 @@ async def hall(path: Path, settings: Settings | None = None) -> AsyncIterator[Ha
             clock=clock,
         )
         prompts = Prompts(journal, book, WeChatReader(), clock)
+        dialogs = DialogLoop(
+            journal=journal,
+            delivery=delivery,
+            book=book,
+            listens=lambda account: True,
+            scheduler=lambda event: None,
+            pool=lambda: Worker(),
+            tasks=tasks,
+            clock=clock,
+        )
         loop = SchedulerLoop(
             Scheduler(SchedulerLimits()),
             journal=journal,
@@ -111,6 +130,7 @@ async def hall(path: Path, settings: Settings | None = None) -> AsyncIterator[Ha
             grants=None,  # type: ignore[arg-type]  # no worker is started
             prompts=prompts,
             indicator=Indicator(tasks, lambda who: None),
+            dialogs=dialogs,
             tasks=tasks,
             clock=clock,
         )
@@ -121,14 +141,17 @@ async def hall(path: Path, settings: Settings | None = None) -> AsyncIterator[Ha
             book=book,
             loop=loop,
             delivery=delivery,
-            conversations=Conversations(journal=journal, book=book, loop=loop, delivery=delivery, clock=clock),
+            conversations=Conversations(
+                journal=journal, book=book, loop=loop, delivery=delivery, dialogs=dialogs, clock=clock
+            ),
+            dialogs=dialogs,
             accounts=Accounts(),  # type: ignore[arg-type]
             reader=WeChatReader(),
             usage=Usage(journal, clock),
             clock=clock,
         )
-        running = [tasks.create_task(loop.run(), name="loop")]
-        yield Hall(journal, intake, loop, prompts)
+        running = [tasks.create_task(run(), name="loop") for run in (loop.run, dialogs.run)]
+        yield Hall(journal, intake, loop, prompts, dialogs)
         for task in running:
             task.cancel()
         await asyncio.sleep(0)

@@ -19,16 +19,30 @@ from hypothesis import strategies as st
 
 from protocol.content import Role
 from protocol.errors import BridgeError
-from protocol.ids import AccountId, Cursor, Generation, MessageId, PeerId, PeerKey, ReplyToken, SendKey, SessionId
+from protocol.ids import (
+    AccountId,
+    Cursor,
+    DialogId,
+    Generation,
+    MessageId,
+    PeerId,
+    PeerKey,
+    ReplyToken,
+    SendKey,
+    SessionId,
+)
 from supervisor.channels.base import Batch, RawMessage
 from supervisor.core.states import OPEN_MESSAGES, OPEN_PARTS
 from supervisor.store import (
     COUNTERS,
+    AddDialog,
     AddPart,
+    AddRule,
     AddUsage,
     BeginHandling,
     Bump,
     CountRefused,
+    EndDialog,
     FailureRecord,
     ForgetRefused,
     Heard,
@@ -42,6 +56,7 @@ from supervisor.store import (
     PartKind,
     PartState,
     PutBack,
+    RevokeRule,
     SetGeneration,
     SetInterruptedNote,
     SetMessage,
@@ -304,6 +319,42 @@ def test_every_message_is_kept_once_however_it_is_handed_out(
 
     assert kept == expected
     assert replayed == len(handed_out) - len(expected)
+
+
+def test_a_dialog_ends_once_and_what_was_open_at_the_start_is_lost(store: Store) -> None:
+    asked = [AddDialog(ALICE, 7, DialogId(name), "select", "question", name, float(at)) for at, name in enumerate("ab")]
+    store.apply(asked)
+    store.apply([EndDialog(7, DialogId("a"), "answered", 5.0)])
+    store.apply([EndDialog(7, DialogId("a"), "turn_over", 6.0)])
+
+    assert store.end_lost_dialogs(9.0) == 1
+    assert store.end_lost_dialogs(10.0) == 0
+
+    assert [(one.title, one.outcome, one.ended_at) for one in store.dialogs(7)] == [
+        ("a", "answered", 5.0),
+        ("b", "lost", 9.0),
+    ]
+
+
+def test_closed_dialogs_are_pruned_with_the_texts(store: Store) -> None:
+    store.apply([AddDialog(ALICE, 7, DialogId(name), "select", "question", "t", 1.0) for name in ("a", "b")])
+    store.apply([EndDialog(7, DialogId("a"), "answered", 5.0)])
+
+    store.prune(31 * DAY, keep_days=30)
+
+    assert [one.name for one in store.dialogs(7)] == ["b"]
+
+
+def test_a_rule_is_kept_once_and_its_number_is_never_given_again(store: Store) -> None:
+    store.apply([AddRule(ALICE, "bash ls", 1.0), AddRule(ALICE, "bash ls", 2.0), AddRule(BOB, "bash ls", 3.0)])
+    (rule,), (other,) = store.rules(ALICE), store.rules(BOB)
+
+    store.apply([RevokeRule(ALICE, other.number)])
+    assert store.rules(BOB) == (other,), "somebody else's"
+    store.apply([RevokeRule(BOB, other.number), AddRule(BOB, "bash ls", 4.0)])
+
+    assert (rule.rule, rule.at) == ("bash ls", 1.0)
+    assert store.rules(BOB)[0].number > other.number
 
 
 def test_the_first_new_row_of_a_batch_counts_as_being_handled(store: Store) -> None:

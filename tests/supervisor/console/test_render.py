@@ -20,6 +20,7 @@ from protocol.ctl import (
     LockRow,
     PeerRow,
     RefusedRow,
+    RuleRow,
     Severity,
     StatusReply,
     TurnRow,
@@ -33,6 +34,7 @@ from supervisor.console.render import (
     history_lines,
     qr_lines,
     refused_lines,
+    rule_lines,
     safe,
     status_lines,
     summary,
@@ -103,6 +105,7 @@ def everything(word: str, look: Look) -> list[str]:
         *account_lines(shown.accounts, look),
         *refused_lines(shown.refused, look),
         *history_lines(history),
+        *rule_lines([RuleRow(word, "bot-1", 3, word, 61.0)], look),
         summary(shown),
     ]
 

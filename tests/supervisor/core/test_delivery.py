@@ -9,6 +9,7 @@ from protocol.ids import MessageId, SendKey
 from supervisor.core.bubbles import Size
 from supervisor.core.delivery import (
     ATTEMPTS,
+    FLEETING,
     PARKED_PAUSE_S,
     THROTTLED_GAPS,
     THROTTLED_S,
@@ -23,6 +24,7 @@ from supervisor.core.delivery import (
     ParkedUnwanted,
     Part,
     PeerWrote,
+    QuestionOver,
     Rejected,
     Rules,
     Send,
@@ -254,12 +256,69 @@ def test_a_question_follows_the_text_of_its_own_turn() -> None:
     box = outbox()
     box.step(replies(1), now=1.0)
     box.step(replies(2), now=1.0)
-    box.step(Enqueued((line("question", PartKind.COMMAND, 1),)), now=1.0)
+    box.step(Enqueued((line("question", PartKind.QUESTION, 1),)), now=1.0)
     box.step(Enqueued((line("status", PartKind.COMMAND),)), now=1.0)
 
     sent = [sends(box.step(TAKEN, now=1.0)) for _ in range(3)]
 
     assert sent == [["status"], ["2"], ["question"]]
+
+
+def test_a_question_may_use_the_reserve_and_goes_before_parked_parts() -> None:
+    box = outbox(Rules(budget=3, reserve=2, gap_s=0.0))
+    carry_out(box, Enqueued((reply(1),)), now=1.0)
+
+    assert box.room_to_stream(1.0) == 0
+    assert carry_out(box, Enqueued((line("question", PartKind.QUESTION, 1),)), now=1.0) == ["question"]
+
+
+def test_a_question_that_cannot_be_sent_now_is_dropped_and_never_kept() -> None:
+    """B-035: by a spent budget, a refusal, an outage, a login that is not taken any more."""
+    asked = Enqueued((line("q", PartKind.QUESTION, 1),))
+    dropped = Mark(SendKey("q"), PartState.DROPPED)
+    spent, refused, offline, out, asked_out = (outbox(Rules(budget=1, gap_s=0.0)) for _ in range(5))
+
+    carry_out(spent, Enqueued((reply(1),)), now=1.0)
+    assert spent.step(asked, now=1.0) == (dropped,)
+
+    refused.step(asked, now=1.0)
+    assert refused.step(Rejected(), now=1.0) == (dropped,)
+
+    offline.step(asked, now=1.0)
+    assert offline.step(Unanswered(), now=1.0) == ()
+    assert sends(offline.step(Woke(), now=2.0)) == ["q"], "one that was paid for is tried again, budget or not"
+    offline.step(Unanswered(), now=2.0)
+    offline.step(Woke(), now=4.0)
+    assert offline.step(Unanswered(), now=4.0) == (dropped,)
+
+    out.step(asked, now=1.0)
+    assert out.step(Unsent(), now=1.0) == (dropped,)
+
+    asked_out.step(SignedOut(), now=1.0)
+    assert asked_out.step(asked, now=1.0) == (dropped,)
+
+    for box in (spent, refused, offline, out, asked_out):
+        assert box.parked == 0
+
+
+def test_what_is_unsent_of_a_question_goes_no_more_once_it_is_over() -> None:
+    box = outbox(Rules(budget=5, gap_s=0.0))
+    box.step(Enqueued((line("q1", PartKind.QUESTION, 1), line("q2", PartKind.QUESTION, 1))), now=1.0)
+
+    over = box.step(QuestionOver(), now=1.0)
+
+    assert over == (Mark(SendKey("q2"), PartState.DROPPED),)
+    assert box.step(Unanswered(), now=1.0) == (Mark(SendKey("q1"), PartState.DROPPED),), "not tried again"
+
+
+def test_a_question_found_at_the_start_is_dropped_since_its_worker_is_gone() -> None:
+    box = Outbox(SIZE, Rules())
+
+    effects = box.restore(
+        [(line("q", PartKind.QUESTION, 1), PartState.SENDING, 1)], spent=0, heard_at=0.0, more_line=MORE, now=1.0
+    )
+
+    assert effects == (Mark(SendKey("q"), PartState.DROPPED),)
 
 
 def test_stop_drops_the_unsent_reply_of_its_turn_and_nothing_else() -> None:
@@ -490,12 +549,15 @@ def test_after_a_restart_a_spent_budget_stays_spent() -> None:
 # --- any script
 
 answers = st.sampled_from(["accept", "accept", "accept", "unconfirmed", "reject", "unknown", "unsent"])
-kinds = st.sampled_from([PartKind.REPLY, PartKind.REPLY, PartKind.OUTCOME, PartKind.COMMAND, PartKind.COURTESY])
+kinds = st.sampled_from(
+    [PartKind.REPLY, PartKind.REPLY, PartKind.OUTCOME, PartKind.COMMAND, PartKind.COURTESY, PartKind.QUESTION]
+)
 moves = st.one_of(
     st.tuples(st.just("enqueue"), st.lists(st.tuples(kinds, st.integers(1, 3)), min_size=1, max_size=6)),
     st.tuples(st.just("answer"), answers),
     st.tuples(st.just("write"), st.none()),
     st.tuples(st.just("stop"), st.integers(1, 3)),
+    st.tuples(st.just("over"), st.none()),
     st.tuples(st.just("out"), st.none()),
     st.tuples(st.just("in"), st.none()),
     st.tuples(st.just("online"), st.none()),
@@ -526,7 +588,9 @@ def test_under_any_script_nothing_is_lost_doubled_or_sent_beyond_the_budget(
             if isinstance(effect, Mark):
                 state[effect.key] = effect.state
                 if effect.state is PartState.DROPPED:
-                    assert kind[effect.key] is PartKind.COURTESY or effect.key in stopped
+                    assert kind[effect.key] in FLEETING or effect.key in stopped
+                if effect.state is PartState.PARKED:
+                    assert kind[effect.key] not in FLEETING
             else:
                 assert flying == ""
                 assert effect.key not in stopped or state[effect.key] is PartState.SENDING
@@ -574,6 +638,8 @@ def test_under_any_script_nothing_is_lost_doubled_or_sent_beyond_the_budget(
             assert isinstance(value, int)
             stopped |= {k for k in state if turn[k] == value and kind[k] is PartKind.REPLY}
             take(TurnStopped(value))
+        elif move == "over":
+            take(QuestionOver())
         elif move == "out":
             take(SignedOut())
         elif move in ("in", "online"):
