@@ -224,8 +224,16 @@ def _chat(words: list[str], call: "re.Match[str] | None", usage: tuple[int, int]
 
 def _responses(words: list[str], usage: tuple[int, int] | None) -> list[str]:
     events = [_data({"type": "response.created", "response": {"id": "r", "usage": None}}, "response.created")]
+    item = {"type": "message", "id": "i", "role": "assistant", "status": "in_progress", "content": []}
+    part = {"type": "output_text", "text": "", "annotations": []}
+    for kind, more in (("output_item", {"item": item}), ("content_part", {"item_id": "i", "part": part})):
+        added = {"type": f"response.{kind}.added", "output_index": 0, "content_index": 0, **more}
+        events.append(_data(added, f"response.{kind}.added"))
     kind = "response.output_text.delta"
-    events += [_data({"type": kind, "item_id": "i", "delta": word}, kind) for word in words]
+    events += [_data({"type": kind, "item_id": "i", "output_index": 0, "delta": word}, kind) for word in words]
+    whole = {**item, "status": "completed", "content": [{**part, "text": "".join(words)}]}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": whole}
+    events.append(_data(done, "response.output_item.done"))
     told = None if usage is None else {"input_tokens": usage[0], "output_tokens": usage[1], "total_tokens": sum(usage)}
     response = {"id": "r", "status": "completed", "usage": told, "output": []}
     return [*events, _data({"type": "response.completed", "response": response}, "response.completed")]
@@ -253,8 +261,10 @@ def _google(words: list[str], usage: tuple[int, int] | None) -> list[str]:
     events = []
     for place, word in enumerate(words):
         chunk: dict[str, Any] = {"candidates": [{"content": {"role": "model", "parts": [{"text": word}]}, "index": 0}]}
+        last = place == len(words) - 1
+        if last:
+            chunk["candidates"][0]["finishReason"] = "STOP"
         if usage is not None:
-            last = place == len(words) - 1
             chunk["usageMetadata"] = {
                 "promptTokenCount": usage[0],
                 "candidatesTokenCount": usage[1] - 3 if last else 1,

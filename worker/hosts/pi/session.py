@@ -60,7 +60,6 @@ from worker.hosts.pictures import picture
 from worker.hosts.program import CLOSE_TERM_S, OBITUARY_S, TERM_S, AgentProgram
 
 EXTENSION = Path(__file__).with_name("extension.ts")
-VERSION_S = 20.0
 VERSION_BYTES = 64 * 1024
 REMARKS = 20  # a session; an agent that talks nonsense all day is no news
 DIALOGS_MOST = 100
@@ -137,11 +136,7 @@ class PiSession:
         program = await AgentProgram.start(_prepared(spec, (*spec.command, "--version")))
         self._program = program
         self._spawn(program.read_stderr(), "pi stderr")
-        said = ""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(VERSION_S):
-                said = (await program.stdout.read(VERSION_BYTES)).decode("utf-8", "replace")
-        version = version_in(said)
+        version = version_in((await program.stdout.read(VERSION_BYTES)).decode("utf-8", "replace"))
         obituary = "" if version is not None else await program.obituary()
         await self._dismiss()
         if version is None:
@@ -153,6 +148,8 @@ class PiSession:
         """raises HostError"""
         assert self._conversations is not None
         own = spec.session_dir / "pi"
+        # Pi's configuration is what stands here, whatever an earlier turn has left in the folder (SYSTEM.md is read).
+        shutil.rmtree(own / "agent", ignore_errors=True)
         outbox = spec.session_dir / "outbox"
         outbox.mkdir(mode=0o700, exist_ok=True)
         _write(own / "agent" / "models.json", json.dumps(models(spec.model, spec.gateway_url)))
