@@ -43,6 +43,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "supervisor.peers": "tests/promises/test_admission.py",
     "supervisor.scheduler": "tests/promises/test_answering.py",
     "supervisor.start": "tests/promises/test_supervisor_death.py",
+    "worker.hosts.acp.transport": "tests/worker/hosts/acp/test_session.py",
     "supervisor.upkeep": "tests/promises/test_keeping_and_forgetting.py",
     "supervisor.status": "tests/promises/test_answering.py",
 }

@@ -74,13 +74,17 @@ def replay(session: str) -> None:
         update(session, sessionUpdate=kind, content={"type": "text", "text": f"OLD {text}"})
 
 
-def permission(session: str) -> dict:
+def chosen(answer: dict) -> str:
+    return answer["result"]["outcome"].get("optionId", "cancelled")
+
+
+def permission(session: str, name: str = "perm") -> dict:
     options = [
         {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
         {"optionId": "no", "name": "No", "kind": "reject_once"},
     ]
     call = {"toolCallId": "p1", "kind": "execute", "title": None, "rawInput": {"command": "touch zz"}}
-    return ask("perm", "session/request_permission", {"sessionId": session, "toolCall": call, "options": options})
+    return ask(name, "session/request_permission", {"sessionId": session, "toolCall": call, "options": options})
 
 
 def question(session: str) -> dict:
@@ -296,6 +300,26 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
                 answer = ask(name, name, {"sessionId": session, "path": "/etc/passwd", "command": "id"})
                 say(session, f"{name}={answer.get('error', {}).get('code')} ")
             send({"method": "_vendor/note", "params": {}})
+        case "REQUEST":  # REQUEST method {params}: asks the client, and says its answer
+            method, _, params = rest.partition(" ")
+            say(session, json.dumps(ask("req", method, {"sessionId": session, **json.loads(params)})["result"]))
+        case "TWICE":  # two permissions at once
+            answers: dict[str, str] = {}
+            asking = [
+                threading.Thread(target=lambda name=name: answers.update({name: chosen(permission(session, name))}))
+                for name in ("first", "second")
+            ]
+            for thread in asking:
+                thread.start()
+                time.sleep(0.05)
+            for thread in asking:
+                thread.join()
+            say(session, json.dumps(answers))
+        case "WITHDRAW":  # asks, and changes its mind
+            thread = threading.Thread(target=permission, args=(session, "gone"), daemon=True)
+            thread.start()
+            time.sleep(0.2)
+            send({"method": "$/cancel_request", "params": {"requestId": "gone"}})
         case "PERMISSION":
             say(session, f"permission={permission(session)['result']['outcome']['outcome']}")
         case "QUESTION":

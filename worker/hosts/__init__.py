@@ -8,7 +8,7 @@ from worker.hosts.base import AgentSession
 # name → module and class, as text, so that `echo` never pays for another host's library
 HOSTS: dict[str, tuple[str, str]] = {
     "echo": ("worker.hosts.echo", "EchoSession"),
-    "acp": ("worker.hosts.acp", "AcpSession"),
+    "acp": ("worker.hosts.acp.session", "AcpSession"),
     "pi": ("worker.hosts.pi.session", "PiSession"),
 }
 _TRIAL = ("worker.hosts.probe", "ProbeSession")  # granted to the supervisor's own throw-away worker; not a peer's

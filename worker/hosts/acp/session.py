@@ -1,18 +1,14 @@
 """The host for agents that speak the Agent Client Protocol (version 1) over their standard streams.
 
-In come prompts, out go AgentEvents; in between stands the official SDK over a transport of ours. We start the program
-ourselves: the SDK's own way leaves stderr unread, trims the environment and kills only the direct child. The transport
-is ours because the SDK's takes one malformed line as a reason to end the connection, has no upper bound for a line and
-never slows a flooding agent down.
+In come prompts, out go AgentEvents; in between stands the official SDK over a transport of ours (transport.py). We start
+the program ourselves: the SDK's own way leaves stderr unread, trims the environment and kills only the direct child.
 
 What the agent says counts only while a prompt of ours is in flight: a replayed history, words before open() returned
-and words behind the end of a turn are dropped. Nobody answers dialogs yet: permission requests and elicitations are
-answered as cancelled at once.
+and words behind the end of a turn are dropped. What it asks becomes dialogs (dialogs.py), one at a time.
 """
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -26,16 +22,13 @@ from acp.schema import (
     AgentCapabilities,
     AgentMessageChunk,
     AgentPlanUpdate,
-    CancelElicitationResponse,
     ClientCapabilities,
     CurrentModeUpdate,
-    DeniedOutcome,
     ElicitationCapabilities,
     ElicitationFormCapabilities,
     FileSystemCapabilities,
     ImageContentBlock,
     Implementation,
-    RequestPermissionResponse,
     ResourceContentBlock,
     TextContentBlock,
     ToolCallProgress,
@@ -49,11 +42,15 @@ from protocol.errors import FailureKind
 from protocol.ids import DialogId, SessionId
 from protocol.to_supervisor import OpenedHow, TurnOutcome
 from protocol.to_worker import DialogAnswer
+from worker.hosts.acp.dialogs import Ask, Exchange, form, permission
+from worker.hosts.acp.transport import RequestId, RootLog, Transport
 from worker.hosts.base import (
     AgentError,
     AgentEvent,
     AgentRemarked,
     BoundaryReason,
+    DialogAsked,
+    DialogGone,
     EventQueue,
     HostError,
     HostTraits,
@@ -72,9 +69,8 @@ from worker.hosts.base import (
     kind_in_words,
     patched,
 )
-from worker.hosts.lines import LINE_BYTES, mended
 from worker.hosts.pictures import picture
-from worker.hosts.program import CLOSE_TERM_S, OBITUARY_S, READ_BYTES, TERM_S, AgentProgram
+from worker.hosts.program import CLOSE_TERM_S, OBITUARY_S, TERM_S, AgentProgram
 
 TOOLS_KNOWN = 2000  # an agent that starts more in one turn loses the names of the oldest
 REMARKS = 20  # a session; an agent that talks nonsense all day is no news
@@ -89,11 +85,9 @@ CARELESS_MODES = frozenset(
     + ("bypassPermissions", "dontAsk", "yolo", "full-access", "agent-full-access", "danger-full-access")
 )
 
-_UPDATES = frozenset(
-    ("user_message_chunk", "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan")
-    + ("plan_update", "plan_removed", "available_commands_update", "current_mode_update", "config_option_update")
-    + ("session_info_update", "usage_update")
-)
+# Agents that give up on a question by themselves, and after how many seconds; a little less is what the peer gets.
+PATIENCE_S = {"hermes": 50.0}
+
 _TOOL_STATUS = {
     "pending": ToolStatus.STARTED,
     "in_progress": ToolStatus.RUNNING,
@@ -123,11 +117,14 @@ class AcpSession:
         self._set_mode: Callable[[], Coroutine[Any, Any, object]] | None = None
         self._turn: _Turn | None = None
         self._remarks = 0
+        self._dialogs = 0
+        self._patience_s: float | None = None  # how long the agent waits for an answer; None: as long as it takes
+        self._transport: Transport | None = None
         self._closed = False
         # Tasks of this session. They outlive the call that starts them (a process is watched between turns), so that
         # no TaskGroup can hold them; close() cancels and awaits every one.
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._log = _RootLog(self._remark)
+        self._log = RootLog(self._remark)
 
     # --- open ---------------------------------------------------------------------------------------------------
 
@@ -158,7 +155,8 @@ class AcpSession:
         program = await AgentProgram.start(spec)
         self._program = program
         self._spawn(program.read_stderr(), "acp stderr")
-        transport = _Transport(program, self._has_room, self._remark)
+        transport = Transport(program, self._has_room, self._remark, self)
+        self._transport = transport
         self._spawn(self._watch(program, transport), "acp watch")
         self._spawn(transport.pump(), "acp stdout")
         self._agent = connect_to_agent(cast(Any, self), transport, use_unstable_protocol=True)
@@ -174,6 +172,9 @@ class AcpSession:
             raise HostError(FailureKind.PROTOCOL, f"the agent speaks protocol version {hello.protocol_version}")
         capabilities: AgentCapabilities = hello.agent_capabilities or AgentCapabilities()
         about = hello.agent_info
+        self._patience_s = next(
+            (seconds for name, seconds in PATIENCE_S.items() if about and about.name.lower().startswith(name)), None
+        )
         prompts, sessions = capabilities.prompt_capabilities, capabilities.session_capabilities
         self.traits = HostTraits(
             name=about.name if about else Path(spec.command[0]).name,
@@ -284,6 +285,10 @@ class AcpSession:
         try:
             blocks = _blocks(prompt, pictures=self.traits.images)
             reply = await self._agent.prompt(session_id=self._session_id, prompt=blocks)
+            while turn.feedback and not turn.aborting:
+                words = TextContentBlock(type="text", text=turn.feedback.popleft())
+                turn.next_prompt()
+                reply = await self._agent.prompt(session_id=self._session_id, prompt=[words])
             if reply.usage is not None:
                 turn.tell_usage(input_tokens=reply.usage.input_tokens, output_tokens=reply.usage.output_tokens)
             end = TurnEnded(_OUTCOMES.get(reply.stop_reason, TurnOutcome.COMPLETED))
@@ -298,7 +303,7 @@ class AcpSession:
         turn.events.put(TurnEnded(TurnOutcome.ABORTED) if turn.aborting else end)
 
     async def answer(self, dialog_id: DialogId, answer: DialogAnswer) -> bool:
-        return False  # no dialog is ever opened
+        return self._turn is not None and self._turn.settle(dialog_id, answer)
 
     async def abort(self) -> None:
         turn = self._turn
@@ -306,13 +311,16 @@ class AcpSession:
             return
         turn.aborting = True
         turn.events.mute()
-        self._spawn(self._stop_turn(turn), "acp abort")
+        self._spawn(self._stop_turn(turn, turn.close_all()), "acp abort")
 
-    async def _stop_turn(self, turn: "_Turn") -> None:
-        """Ask, wait for the grace, insist."""
+    async def _stop_turn(self, turn: "_Turn", left: list[tuple[RequestId, Exchange]]) -> None:
+        """Ask, wait for the grace, insist. left: questions of the agent's that have no reply yet"""
         assert self._spec is not None
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(self._spec.stop_grace_s):
+                # Some agents wait for these answers before they hear of the stop.
+                for request, exchange in left:
+                    await self._reply(request, exchange.cancelled())
                 if turn.asked:
                     await self._agent.cancel(session_id=self._session_id)
                 await turn.over.wait()
@@ -352,11 +360,15 @@ class AcpSession:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def _transport_of(self) -> Transport:
+        assert self._transport is not None, "open() comes first"
+        return self._transport
+
     def _program_of(self) -> AgentProgram:
         assert self._program is not None, "open() comes first"
         return self._program
 
-    async def _watch(self, program: AgentProgram, transport: "_Transport") -> None:
+    async def _watch(self, program: AgentProgram, transport: Transport) -> None:
         """The exit ends the turn even where a child of the agent keeps its output open."""
         await program.exited()
         program.kill()
@@ -389,11 +401,54 @@ class AcpSession:
         if self._turn is not None and self._turn.asked:
             self._turn.hear(update)
 
-    async def request_permission(self, **meta: Any) -> RequestPermissionResponse:
-        return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+    async def request_permission(self, **meta: Any) -> None:
+        raise RequestError.method_not_found("answered by the transport")
 
-    async def create_elicitation(self, **meta: Any) -> CancelElicitationResponse:
-        return CancelElicitationResponse(action="cancel")
+    create_elicitation = request_permission
+
+    def asked(self, request: RequestId, method: str, params: dict[str, Any]) -> None:
+        """A question of the agent's. One at a time is put to the peer, in the order in which they came."""
+        turn = self._turn
+        if method == "elicitation/create":
+            exchange = form(params)
+        else:
+            known = turn.tool(_object(params.get("toolCall")).get("toolCallId")) if turn is not None else None
+            exchange = permission(
+                params, known_title=known.title if known else "", known_kind=known.kind if known else ""
+            )
+        of_ours = params.get("sessionId") in (None, self._session_id)
+        if turn is None or not turn.asked or turn.aborting or not of_ours:
+            self._spawn(self._reply(request, exchange.cancelled()), "acp answer")
+            return
+        turn.open[request] = exchange
+        self._spawn(self._converse(turn, request, exchange), "acp dialog")
+
+    def withdrawn(self, request: object) -> None:
+        turn = self._turn
+        if turn is not None and isinstance(request, int | str) and turn.open.pop(request, None) is not None:
+            turn.withdraw(request)
+
+    async def _converse(self, turn: "_Turn", request: RequestId, exchange: Exchange) -> None:
+        async with turn.asking:
+            while request in turn.open and (ask := exchange.ask()) is not None:
+                self._dialogs += 1
+                answer = await turn.put(DialogId(f"acp-{self._dialogs}"), request, ask, self._patience_s)
+                if answer is None:
+                    return  # withdrawn, or the turn is being stopped: whoever did it has replied
+                exchange.take(answer)
+        if turn.open.pop(request, None) is None:
+            return
+        if exchange.say:
+            turn.events.put(TextDelta(exchange.say))
+        if exchange.feedback:
+            turn.feedback.append(exchange.feedback)
+        await self._reply(request, exchange.reply())
+        if exchange.leaves:
+            await self._ask_before_acting()
+
+    async def _reply(self, request: RequestId, result: dict[str, Any]) -> None:
+        with contextlib.suppress(ConnectionError, OSError):
+            await self._transport_of().send({"jsonrpc": "2.0", "id": request, "result": result})
 
     async def complete_elicitation(self, **meta: Any) -> None:
         pass
@@ -414,11 +469,67 @@ class _Turn:
         self.over = asyncio.Event()
         self.asked = False  # the prompt is on its way to the agent
         self.aborting = False
+        self.feedback: deque[str] = deque()  # what the agent is to be told as a further prompt
+        self.open: dict[RequestId, Exchange] = {}  # its requests that have no reply yet
+        self.asking = asyncio.Lock()
+        self._waiting: tuple[DialogId, RequestId, asyncio.Future[DialogAnswer | None]] | None = None
         self._tools: dict[str, ToolActivity] = {}
         self._usage = UsageSeen()
         self._message_id: str | None = None
         self._text_open = False
         self._said = _Said()
+
+    async def put(
+        self, dialog_id: DialogId, request: RequestId, ask: Ask, expires_s: float | None
+    ) -> DialogAnswer | None:
+        """Ask the peer and wait. None: nobody wants to know any more."""
+        answered: asyncio.Future[DialogAnswer | None] = asyncio.get_running_loop().create_future()
+        self._waiting = (dialog_id, request, answered)
+        self.events.put(
+            DialogAsked(
+                dialog_id,
+                ask.kind,
+                ask.purpose,
+                ask.title,
+                ask.body,
+                ask.options,
+                ask.prefill,
+                ask.other_allowed,
+                expires_s,
+            )
+        )
+        try:
+            return await answered
+        finally:
+            self._waiting = None
+
+    def settle(self, dialog_id: DialogId, answer: DialogAnswer) -> bool:
+        """False: nobody waits for this answer any more."""
+        if self._waiting is None or self._waiting[0] != dialog_id or self._waiting[2].done():
+            return False
+        self._waiting[2].set_result(answer)
+        return True
+
+    def withdraw(self, request: RequestId) -> None:
+        """The agent no longer waits for this one."""
+        if self._waiting is not None and self._waiting[1] == request and not self._waiting[2].done():
+            self.events.put(DialogGone(self._waiting[0]))
+            self._waiting[2].set_result(None)
+
+    def close_all(self) -> list[tuple[RequestId, Exchange]]:
+        """The turn is being stopped: what was open, each still without a reply."""
+        left = list(self.open.items())
+        self.open.clear()
+        if self._waiting is not None and not self._waiting[2].done():
+            self._waiting[2].set_result(None)
+        return left
+
+    def tool(self, call_id: object) -> ToolActivity | None:
+        return self._tools.get(call_id) if isinstance(call_id, str) else None
+
+    def next_prompt(self) -> None:
+        """What follows belongs to another prompt of the same turn."""
+        self._pause(BoundaryReason.MESSAGE)
 
     def hear(self, update: object) -> None:
         match update:
@@ -493,153 +604,6 @@ class _Said:
         return text
 
 
-class _Transport:
-    """JSON objects, one a line. Lines that are none, and lines without end, cost themselves and a remark."""
-
-    def __init__(
-        self,
-        program: AgentProgram,
-        has_room: Callable[[], Coroutine[Any, Any, None]],
-        remark: Callable[[str, str], None],
-    ) -> None:
-        self.ended = asyncio.Event()  # set after the last line has been handed on
-        self._reader = program.stdout
-        self._writer = program.stdin
-        self._has_room = has_room
-        self._remark = remark
-        self._lines: deque[bytes] = deque()
-        self._waiting_bytes = 0
-        self._partial = bytearray()
-        self._skipping = False  # inside a line that is too long
-        self._eof = False
-        self._arrived = asyncio.Event()
-        self._taken = asyncio.Event()
-
-    async def send(self, message: dict[str, Any]) -> None:
-        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        try:
-            # write() first and without an await before it: a cancel must never overtake its prompt.
-            self._writer.write(data)
-            await self._writer.drain()
-        except (OSError, RuntimeError) as error:
-            if "method" in message:
-                raise ConnectionError("Connection closed") from error
-            # An answer that nobody reads any more is no news: the end of the stream says it.
-
-    async def receive(self) -> dict[str, Any] | None:
-        """The next message; None at the end of the stream."""
-        while True:
-            await self._has_room()
-            if self._lines:
-                line = self._lines.popleft()
-                self._waiting_bytes -= len(line)
-                self._taken.set()
-                message = self._read_line(line)
-                if message is not None:
-                    return message
-            elif self._eof:
-                self.ended.set()
-                return None
-            else:
-                self._arrived.clear()
-                await self._arrived.wait()
-
-    async def close(self) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Nothing more will be read, whoever holds the stream open."""
-        self._eof = True
-        self._arrived.set()
-
-    async def pump(self) -> None:
-        """Read bytes and cut them into lines, at most READ_BYTES ahead of who takes them."""
-        while not self._eof:
-            while self._waiting_bytes > READ_BYTES:
-                self._taken.clear()
-                await self._taken.wait()
-            data = await self._reader.read(READ_BYTES)
-            if not data:
-                self._line_over()
-                self.end()
-                return
-            *whole, rest = data.split(b"\n")
-            for part in whole:
-                self._add(part)
-                self._line_over()
-            self._add(rest)
-
-    def _add(self, part: bytes) -> None:
-        if self._skipping:
-            return
-        if len(self._partial) + len(part) <= LINE_BYTES:
-            self._partial += part
-            return
-        self._remark("warning", "the agent sent a line over the limit; it was dropped")
-        if b'"method"' not in self._partial[:4096] + part[:4096]:
-            self.end()  # it may be an answer that we wait for: a failed turn is better than one without an end
-        self._partial.clear()
-        self._skipping = True
-
-    def _line_over(self) -> None:
-        if self._partial:
-            self._lines.append(bytes(self._partial))
-            self._waiting_bytes += len(self._partial)
-            self._partial.clear()
-            self._arrived.set()
-        self._skipping = False
-
-    def _read_line(self, line: bytes) -> dict[str, Any] | None:
-        """None: a line of no use."""
-        if not line.strip():
-            return None
-        try:
-            message: object = json.loads(line)
-        except (ValueError, RecursionError):
-            self._remark("warning", "the agent wrote a line that is not JSON")
-            return None
-        if not isinstance(message, dict) or not _is_sound(message):
-            self._remark("warning", "the agent wrote a line that is no message")
-            return None
-        if b"\\ud" in line or b"\\uD" in line:
-            message = cast(dict[str, Any], mended(message))
-        if message.get("method") == "session/update":
-            return self._prepared(message)
-        return message
-
-    def _prepared(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """An update as the SDK's strict models take it."""
-        params = message.get("params")
-        update = params.get("update") if isinstance(params, dict) else None
-        if not isinstance(params, dict) or not isinstance(update, dict) or update.get("sessionUpdate") not in _UPDATES:
-            self._remark("warning", "the agent sent an update of an unknown kind")
-            return None
-        params.pop("_meta", None)  # the SDK lets its keys shadow real ones
-        if update["sessionUpdate"] == "tool_call" and not isinstance(update.get("title"), str):
-            update["title"] = ""
-        return message
-
-
-def _is_sound(message: dict[str, Any]) -> bool:
-    """Whether the SDK can route it: what fails in its reading loop ends the connection."""
-    identity = message.get("id")
-    if "method" in message:
-        return isinstance(message["method"], str) and isinstance(identity, int | str | None)
-    return isinstance(identity, int | str) and isinstance(message.get("error") or {}, dict)
-
-
-class _RootLog(logging.Handler):
-    """The SDK logs on the root logger, with tracebacks that quote what was said. Only the fact is passed on."""
-
-    def __init__(self, remark: Callable[[str, str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._tell = remark
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.name == "root":
-            self._tell(record.levelname.lower(), str(record.msg))
-
-
 def _mode_option(options: list[Any]) -> tuple[list[str], str | None, str]:
     """The modes on offer, the one to choose, and the option's id."""
     for option in options:
@@ -663,6 +627,10 @@ def _blocks(prompt: Prompt, *, pictures: bool) -> list[Any]:
     for path in (*prompt.images, *prompt.files):
         blocks.append(ResourceContentBlock(type="resource_link", name=Path(path).name, uri=Path(path).as_uri()))
     return blocks
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _kind_of(error: RequestError) -> FailureKind:

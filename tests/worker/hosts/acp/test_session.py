@@ -14,13 +14,19 @@ import pytest
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import SessionId
-from protocol.to_supervisor import OpenedHow, TurnOutcome
+from protocol.to_supervisor import DialogPurpose, OpenedHow, TurnOutcome
+from protocol.to_worker import Confirmed, DialogAnswer, Dismissed, Picked, Typed
 from tests.fakes.hosts import end_of, events_of, opened, run, spec_in, words
-from worker.hosts import acp, base
-from worker.hosts.acp import AcpSession
+from worker.hosts import base
+from worker.hosts.acp import transport
+from worker.hosts.acp.session import AcpSession
 from worker.hosts.base import (
+    AgentEvent,
     AgentRemarked,
+    AgentSession,
     BoundaryReason,
+    DialogAsked,
+    DialogGone,
     HostError,
     Opened,
     PlanChanged,
@@ -420,7 +426,7 @@ def test_a_long_line_costs_nothing(megabytes: float, tmp_path: Path) -> None:
 def test_a_line_over_the_limit_is_dropped_whole_and_the_stream_goes_on(
     size: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp, "LINE_BYTES", 4096)
+    monkeypatch.setattr(transport, "LINE_BYTES", 4096)
 
     async def scenario() -> None:
         async with opened("acp", spec_in(tmp_path)) as session:
@@ -436,7 +442,7 @@ def test_a_line_over_the_limit_is_dropped_whole_and_the_stream_goes_on(
 def test_an_answer_over_the_limit_fails_the_turn_instead_of_hanging_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp, "LINE_BYTES", 64 * 1024)
+    monkeypatch.setattr(transport, "LINE_BYTES", 64 * 1024)
 
     async def scenario() -> None:
         async with opened("acp", spec_in(tmp_path)) as session:
@@ -470,10 +476,119 @@ def test_every_request_of_the_agent_gets_an_answer(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_permission_and_question_are_answered_as_cancelled_while_nobody_can_ask_the_peer(tmp_path: Path) -> None:
+async def conversed(session: AgentSession, script: str, *answers: DialogAnswer) -> list[AgentEvent]:
+    """All events of a turn in which the peer answers so."""
+    left = list(answers)
+    events = []
+    async for event in session.turn(Prompt(script)):
+        events.append(event)
+        if isinstance(event, DialogAsked):
+            assert await session.answer(event.dialog_id, left.pop(0))
+    assert not left
+    return events
+
+
+def request(method: str, **params: object) -> str:
+    return f"REQUEST {method} {json.dumps(params)}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Confirmed(True), "selected"),
+        (Confirmed(False), "selected"),
+        (Picked("yes"), "selected"),
+        (Dismissed(), "selected"),
+    ],
+)
+def test_a_permission_is_asked_once_and_its_answer_reaches_the_agent(
+    answer: DialogAnswer, said: str, tmp_path: Path
+) -> None:
     async def scenario() -> None:
         async with opened("acp", spec_in(tmp_path)) as session:
-            assert words(await events_of(session, "PERMISSION\nQUESTION")) == "permission=cancelledquestion=cancel"
+            events = await conversed(session, "PERMISSION", answer)
+
+            (dialog,) = (event for event in events if isinstance(event, DialogAsked))
+            assert (dialog.purpose, dialog.title) == (DialogPurpose.PERMISSION, "touch zz")
+            assert words(events) == f"permission={said}"
+            assert end_of(events).outcome is TurnOutcome.COMPLETED
+            assert not await session.answer(dialog.dialog_id, answer), "nobody waits any more"
+
+    run(scenario())
+
+
+def test_two_questions_at_once_are_put_one_after_the_other(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened("acp", spec_in(tmp_path)) as session:
+            events = await conversed(session, "TWICE", Confirmed(True), Confirmed(False))
+
+            assert json.loads(words(events)) == {"first": "yes", "second": "no"}
+
+    run(scenario())
+
+
+def test_a_question_that_the_agent_withdraws_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened("acp", spec_in(tmp_path)) as session:
+            events = await events_of(session, "WITHDRAW\nSAY on")
+
+            dialog, gone = (event for event in events if isinstance(event, DialogAsked | DialogGone))
+            assert isinstance(gone, DialogGone) and gone.dialog_id == dialog.dialog_id
+            assert words(events) == "on"
+
+    run(scenario())
+
+
+def test_a_form_is_asked_property_by_property_and_answered_whole(tmp_path: Path) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}, "sure": {"type": "boolean"}},
+    }
+
+    async def scenario() -> None:
+        async with opened("acp", spec_in(tmp_path)) as session:
+            script = request("elicitation/create", mode="form", message="Paint?", requestedSchema=schema)
+            events = await conversed(session, script, Picked("1"), Confirmed(True))
+
+            assert json.loads(words(events)) == {"action": "accept", "content": {"colour": "blue", "sure": True}}
+
+    run(scenario())
+
+
+def test_a_plans_feedback_is_the_agents_next_prompt_of_the_same_turn(tmp_path: Path) -> None:
+    call = {"toolCallId": "x", "kind": "switch_mode", "content": [{"content": {"type": "text", "text": "1. dig"}}]}
+    options = [
+        {"optionId": "exit-plan-auto", "name": "Auto", "kind": "allow_always"},
+        {"optionId": "exit-plan-default", "name": "Go", "kind": "allow_once"},
+        {"optionId": "stay", "name": "No", "kind": "reject_once"},
+    ]
+
+    async def scenario() -> None:
+        async with opened("acp", spec_in(tmp_path)) as session:
+            script = request("session/request_permission", toolCall=call, options=options)
+            events = await conversed(session, script, Typed("SAY deeper"))
+
+            (dialog,) = (event for event in events if isinstance(event, DialogAsked))
+            assert (dialog.purpose, dialog.body) == (DialogPurpose.PLAN_REVIEW, "1. dig")
+            assert words(events) == '{"outcome": {"outcome": "selected", "optionId": "stay"}}deeper'
+            assert sum(isinstance(event, TurnEnded) for event in events) == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("script", ["PERMISSION", "TWICE"])
+def test_a_stop_settles_what_is_open_before_the_agent_hears_of_it(script: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened("acp", spec_in(tmp_path)) as session:
+            events = []
+            async for event in session.turn(Prompt(script)):
+                events.append(event)
+                if isinstance(event, DialogAsked):
+                    await session.abort()
+                    assert not await session.answer(event.dialog_id, Confirmed(True))
+            assert end_of(events).outcome is TurnOutcome.ABORTED
+            assert not session.gone.is_set(), "it stopped by itself"
+            assert words(await events_of(session, "SAY next")) == "next"
 
     run(scenario())
 
