@@ -21,6 +21,7 @@ from textual.widgets.option_list import Option
 from protocol.ctl import (
     AccountRow,
     Allow,
+    Cancel,
     CodeWanted,
     CtlReply,
     CtlRequest,
@@ -257,6 +258,7 @@ class ControlScreen(App[None]):
         Binding("d", "fresh"),
         Binding("h", "history"),
         Binding("a", "allow"),
+        Binding("c", "withdraw"),
         Binding("p", "pause"),
         Binding("l", "login"),
         Binding("o", "logout"),
@@ -405,6 +407,9 @@ class ControlScreen(App[None]):
 
     def action_history(self) -> None:
         self._of_peer(lambda peer: History(peer, HISTORY_SHOWN))
+
+    def action_withdraw(self) -> None:
+        self._of_peer(Cancel)
 
     def action_pause(self) -> None:
         self._of_account(lambda row: (Resume if row.state == "paused" else Pause)(row.account))

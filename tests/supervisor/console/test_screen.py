@@ -17,6 +17,7 @@ from textual.widgets import DataTable
 from protocol.ctl import (
     AccountRow,
     Allow,
+    Cancel,
     CodeWanted,
     CtlReply,
     CtlRequest,
@@ -254,8 +255,8 @@ def test_orders_go_to_the_row_under_the_cursor(home: Home) -> None:
         await screen.press("j", "d")
         alice, bob = "default@im.bot/alice@im.wechat", "default@im.bot/bob@im.wechat"
         await screen.heard(Stop(alice), Reset(bob))
-        await screen.press("j", "k", "k", "s")
-        await screen.heard(Stop(alice), Reset(bob), Stop(alice))
+        await screen.press("j", "k", "k", "c")
+        await screen.heard(Stop(alice), Reset(bob), Cancel(alice))
 
     play(home, lambda: Supervisor(status()), scenario)
 
