@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from supervisor import notices
 from tests.fakes import programs
 from tests.fakes.model import FakeModel
 from tests.fakes.stage import Stage
@@ -59,6 +60,14 @@ def told(bridge: Stage, person: str, text: str) -> str:
     bridge.say(person, text)
     bridge.bridge.wait_log(" message_closed ", count=closed + 1, timeout_s=OPEN_S)
     return "".join(bridge.answers(person, before + 1)[before:])
+
+
+def asked(bridge: Stage, person: str, text: str, title: str) -> str:
+    """What the bridge asks this person on behalf of the turn that `text` starts."""
+    before = len(bridge.wechat.view().texts(person))
+    bridge.say(person, text)
+    view = bridge.wechat.wait_for(lambda view: any(title in one for one in view.texts(person)[before:]), OPEN_S)
+    return next(one for one in view.texts(person)[before:] if title in one)
 
 
 def newest(model: FakeModel) -> dict[str, Any]:
@@ -115,3 +124,48 @@ def test_each_peers_pi_has_the_tools_of_that_peer(stage: Stages, model: FakeMode
         told(bridge, reader, "hello")
         assert [tool["function"]["name"] for tool in newest(model)["tools"]] == ["read", "ls"]
         assert "not found" in told(bridge, reader, 'CALL bash {"command":"id"}')
+
+
+def test_a_peer_grants_and_refuses_in_the_chat_what_pi_wants_to_do(stage: Stages, model: FakeModel) -> None:
+    with stage(agent=settings(model)) as bridge:
+        bridge.begin()
+
+        question = asked(bridge, bridge.me, 'CALL bash {"command":"touch made; echo done"}', "permission: bash")
+        assert "touch made; echo done" in question
+        assert told(bridge, bridge.me, "1") == "RESULT: done"
+        assert (bridge.workspace(bridge.me) / "made").exists()
+
+        asked(bridge, bridge.me, 'CALL bash {"command":"touch never"}', "permission: bash")
+        assert "did not allow" in told(bridge, bridge.me, "2")
+
+        question = asked(
+            bridge, bridge.me, 'CALL ask_user_question {"question":"颜色？","options":["红","蓝"]}', "颜色？"
+        )
+        assert "红" in question
+        assert told(bridge, bridge.me, "第二个") == "RESULT: The user answered: 蓝"
+
+        asked(bridge, bridge.me, 'CALL bash {"command":"touch never"}', "permission: bash")
+        assert told(bridge, bridge.me, "/stop") == notices.stopped().en
+        assert told(bridge, bridge.me, "hello") == "ECHO: hello"
+        assert not (bridge.workspace(bridge.me) / "never").exists()
+
+
+def test_a_plan_of_pis_is_reviewed_in_the_chat(stage: Stages, model: FakeModel) -> None:
+    plan, change = 'CALL exit_plan_mode {"title":"Tidy up","plan":"1. look"}', 'CALL write {"path":"a","content":"b"}'
+    with stage(agent=settings(model)) as bridge:
+        bridge.begin()
+
+        question = asked(bridge, bridge.me, plan, "Tidy up")
+        assert "1. look" in question
+        assert "wants to go on planning" in told(bridge, bridge.me, "2")
+        assert "Plan mode is on" in told(bridge, bridge.me, change)
+
+        asked(bridge, bridge.me, plan, "Tidy up")
+        assert "look in the cellar too" in told(bridge, bridge.me, "look in the cellar too")
+        asked(bridge, bridge.me, plan, "Tidy up")
+        assert "approved the plan" in told(bridge, bridge.me, "1")
+        question = asked(bridge, bridge.me, change, "permission: write")
+        assert "a\nb" in question
+        told(bridge, bridge.me, "yes")
+        assert (bridge.workspace(bridge.me) / "a").read_text() == "b"
+        assert {kept.read_text() for kept in bridge.workspace(bridge.me).glob("plan-*.md")} == {"1. look\n"}
