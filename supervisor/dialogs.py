@@ -281,7 +281,7 @@ class DialogLoop:
                     ref.turn,
                     question.kind,
                     question.purpose,
-                    self._left_s(ref.who),
+                    round(self._left_s(ref.who)),
                     ref.who.account,
                     _title(question),
                 )

@@ -20,7 +20,7 @@ from supervisor.grants import GrantRefused, Grants, NotIsolated
 from supervisor.home import Home
 from supervisor.isolation import ALWAYS, Isolation
 from supervisor.peers import PeerBook
-from supervisor.store import AccountRecord, Journal
+from supervisor.store import AccountRecord, AddRule, Journal, Store
 
 OWNER = AccountId("owner@im.wechat")
 ME, GUEST, OTHER = (PeerKey(OWNER, PeerId(f"{name}@im.wechat")) for name in ("owner", "guest", "other"))
@@ -186,3 +186,28 @@ def test_where_no_way_leads_to_the_gateway_alone_such_a_host_does_not_start_and_
         granted(home, PeerOverrides(), reaches=NetworkMode.NONE)
 
     granted(home, PeerOverrides(), reaches=NetworkMode.NONE, agent=Agent(host="echo"))
+
+
+def test_always_answers_are_granted_to_the_operators_peer_on_a_host_that_keeps_them(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rules_of(who: PeerKey, agent: Agent) -> tuple[str, ...]:
+        async def script() -> tuple[str, ...]:
+            journal, _ = await Journal.open(home.journal)
+            await journal.do(Store.apply, [AddRule(ME, "bash ls", 1.0), AddRule(GUEST, "bash id", 1.0)])
+            record = AccountRecord(OWNER, "bot-1@im.bot", "default", Role.OPERATOR, False, False, 0.0)
+            settings = Settings(workers=Workers(uid_base=BASE), agent=agent)
+            isolation = Isolation(settings.workers)
+            isolation.learn([layer.value for layer in ALWAYS], [])
+            grants = Grants(home, PeerBook(settings, journal, lambda account: record), journal, isolation, Gate())
+            try:
+                return (await grants.launch(who, Generation(1)))[1].rules
+            finally:
+                await journal.close()
+
+        return asyncio.run(script())
+
+    assert rules_of(ME, TALKS) == ()
+    monkeypatch.setattr("supervisor.grants.RULE_HOSTS", frozenset({"acp"}))
+    assert rules_of(ME, TALKS) == ("bash ls",)
+    assert rules_of(GUEST, TALKS) == ()
