@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from protocol.content import Access
 
@@ -19,6 +20,27 @@ TOOLS_BY_ACCESS: dict[Access, frozenset[str]] = {
 
 # Hosts whose "always" answers the bridge keeps, since it can take them back (settled.md 16).
 RULE_HOSTS = frozenset({"builtin"})
+
+
+class Approvals(StrEnum):
+    """Which tools run only after the peer has agreed, for hosts that ask on the bridge's behalf."""
+
+    ASK = "ask"
+    NEVER_ASK_READS = "never-ask-reads"
+    ALLOW = "allow"
+
+
+class Thinking(StrEnum):
+    """How hard a model thinks, for agents that can be told."""
+
+    AGENTS_OWN = ""
+    OFF = "off"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+    MAX = "max"
 
 
 @dataclass(frozen=True, slots=True)

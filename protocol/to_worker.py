@@ -5,6 +5,7 @@ Each message is one msgspec tagged Struct; the union ToWorker is what a worker d
 
 import msgspec
 
+from protocol.agents import Approvals, Thinking
 from protocol.content import Access, Prompt
 from protocol.ids import DialogId, SessionId, TurnId
 
@@ -35,6 +36,8 @@ class AgentSpec(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
     model: str = ""
     env: dict[str, str] = {}
+    thinking: Thinking = Thinking.AGENTS_OWN
+    approvals: Approvals = Approvals.ASK
 
 
 class Grant(msgspec.Struct, frozen=True, tag=True):

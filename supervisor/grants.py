@@ -105,6 +105,8 @@ class Grants:
                 command=policy.agent.command,
                 model=policy.agent.model,
                 env=dict(policy.agent.env),
+                thinking=policy.agent.thinking,
+                approvals=policy.agent.approvals,
             ),
             contract=contract(SessionFacts(policy.access, network, str(folders.media))),
             tools=policy.tools,

@@ -299,6 +299,8 @@ def _session_spec(grant: Grant) -> SessionSpec:
         token=grant.token,
         proxy_url=grant.proxy_url,
         rules=grant.rules,
+        thinking=grant.agent.thinking,
+        approvals=grant.agent.approvals,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
+from protocol.agents import Approvals, Thinking
 from protocol.content import Access
 
 
@@ -24,28 +25,11 @@ class Auth(StrEnum):
     OWN = "own"  # a login of the agent's own, in that peer's reach; operator's peer only
 
 
-class Approvals(StrEnum):
-    ASK = "ask"
-    NEVER_ASK_READS = "never-ask-reads"
-    ALLOW = "allow"
-
-
 class InterimText(StrEnum):
     """Short text before a tool call."""
 
     JOIN = "join"
     DROP = "drop"
-
-
-class Thinking(StrEnum):
-    AGENTS_OWN = ""
-    OFF = "off"
-    MINIMAL = "minimal"
-    LOW = "low"
-    MEDIUM = "medium"
-    HIGH = "high"
-    XHIGH = "xhigh"
-    MAX = "max"
 
 
 PER_HOUR = Range(0, 100_000)

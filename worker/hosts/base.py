@@ -20,7 +20,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from protocol.agents import GATEWAY_VARIABLES, NO_PROXY_VARIABLES, PROXY, PROXY_VARIABLES, TOKEN, URL
+from protocol.agents import (
+    GATEWAY_VARIABLES,
+    NO_PROXY_VARIABLES,
+    PROXY,
+    PROXY_VARIABLES,
+    TOKEN,
+    URL,
+    Approvals,
+    Thinking,
+)
 from protocol.content import Access, Prompt
 from protocol.errors import BridgeError, FailureKind
 from protocol.ids import DialogId, SessionId
@@ -74,6 +83,8 @@ class SessionSpec:
     token: str = ""
     proxy_url: str = ""
     rules: tuple[str, ...] = ()
+    thinking: Thinking = Thinking.AGENTS_OWN
+    approvals: Approvals = Approvals.ASK
 
 
 def gateway_environment(spec: SessionSpec) -> dict[str, str]:

@@ -20,7 +20,7 @@ const TITLE = "bridge:";
 const PLAN_ENTRY = "bridge-plan-mode";
 const CHANGES = new Set(["bash", "write", "edit"]); // what plan mode holds back
 const LOOK_MS = 100;
-const SEND_MS = 10 * 60 * 1000;
+const SEND_MS = 2 * 60 * 1000;
 
 function said(text: string, isError = false) {
   return { content: [{ type: "text" as const, text }], details: undefined, isError };

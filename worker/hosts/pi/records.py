@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from protocol.agents import PI_TOOLS, TOOLS_BY_ACCESS
+from protocol.agents import PI_TOOLS, TOOLS_BY_ACCESS, Approvals, Thinking
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import DialogId
@@ -62,7 +62,12 @@ CLOSED_START = (
     "--no-mcp",
     "--no-approve",
 )
-ASKS = ("bash", "write", "edit")  # reading inside the walls is nobody's concern
+# Reading inside the walls is nobody's concern.
+ASKS: Mapping[Approvals, tuple[str, ...]] = {
+    Approvals.ASK: ("bash", "write", "edit"),
+    Approvals.NEVER_ASK_READS: ("bash", "write", "edit"),
+    Approvals.ALLOW: (),
+}
 DANGEROUS = frozenset({"bash"})
 
 TITLE_CHARS, BODY_CHARS, SHOWN_CHARS = 200, 8000, 2000
@@ -99,25 +104,35 @@ def provider_and_model(model: str) -> tuple[str, str]:
     return OTHER, name if colon and provider == "openai-compatible" else model
 
 
-def models(model: str, gateway_url: str) -> Record:
+def models(model: str, gateway_url: str, thinking: Thinking = Thinking.AGENTS_OWN) -> Record:
     """models.json: the one way to a model. The key is read from the environment at each call."""
     provider, name = provider_and_model(model)
     entry: Record = {"apiKey": f"${TOKEN_VARIABLE}", "baseUrl": gateway_url + PROVIDERS.get(provider, "/v1")}
     if provider == OTHER:
-        compat = {"supportsDeveloperRole": False, "supportsReasoningEffort": False}
+        thinks = thinking not in (Thinking.AGENTS_OWN, Thinking.OFF)
+        compat = {"supportsDeveloperRole": False, "supportsReasoningEffort": thinks}
         known = {"id": name, "input": ["text", "image"], "contextWindow": 128_000, "maxTokens": 8_000}
+        known["reasoning"] = thinks
         entry |= {"api": "openai-completions", "compat": compat, "models": [known]}
     return {"providers": {provider: entry}}
 
 
 def arguments(
-    *, model: str, sessions: str, session: tuple[str, ...], contract: str, extension: str, allowed: tuple[str, ...]
+    *,
+    model: str,
+    thinking: Thinking,
+    sessions: str,
+    session: tuple[str, ...],
+    contract: str,
+    extension: str,
+    allowed: tuple[str, ...],
 ) -> tuple[str, ...]:
     """session: flags that name the conversation"""
     provider, name = provider_and_model(model)
     carried = ("--append-system-prompt", contract) if contract else ()
     return (
         *("--mode", "rpc", "--provider", provider, "--model", name, "--session-dir", sessions, *session),
+        *(("--thinking", thinking.value) if thinking is not Thinking.AGENTS_OWN else ()),
         *carried,
         *CLOSED_START,
         *("-e", extension),

@@ -152,12 +152,13 @@ class PiSession:
         shutil.rmtree(own / "agent", ignore_errors=True)
         outbox = spec.session_dir / "outbox"
         outbox.mkdir(mode=0o700, exist_ok=True)
-        _write(own / "agent" / "models.json", json.dumps(models(spec.model, spec.gateway_url)))
+        _write(own / "agent" / "models.json", json.dumps(models(spec.model, spec.gateway_url, spec.thinking)))
         _write(own / "agent" / "settings.json", json.dumps(SETTINGS))
         command = (
             *spec.command,
             *arguments(
                 model=spec.model,
+                thinking=spec.thinking,
                 sessions=str(self._conversations.folder),
                 session=session,
                 contract=spec.contract,
@@ -165,7 +166,7 @@ class PiSession:
                 allowed=allowed,
             ),
         )
-        more = {"BRIDGE_ASK": ",".join(ASKS), "BRIDGE_OUTBOX": str(outbox)}
+        more = {"BRIDGE_ASK": ",".join(ASKS[spec.approvals]), "BRIDGE_OUTBOX": str(outbox)}
         program = await AgentProgram.start(_prepared(spec, command, more))
         self._program, self._greeted = program, False
         self.gone.clear()

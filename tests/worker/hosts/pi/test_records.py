@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol.agents import PI_TOOLS, TOOLS, TOOLS_BY_ACCESS
+from protocol.agents import PI_TOOLS, TOOLS, TOOLS_BY_ACCESS, Approvals, Thinking
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.to_supervisor import PLAN_GO, DialogKind, DialogPurpose, TurnOutcome
@@ -67,7 +67,7 @@ def test_a_tool_that_pi_does_not_have_is_named_together_with_those_it_has() -> N
 
 def started(**more: Any) -> list[str]:
     wanted: dict[str, Any] = {
-        "model": "openai:m", "sessions": "/s", "session": ("--session-id", "i"), "contract": "C", "extension": "/e.ts",
+        "model": "openai:m", "thinking": Thinking.AGENTS_OWN, "sessions": "/s", "session": ("--session-id", "i"), "contract": "C", "extension": "/e.ts",
         "allowed": ("read", "ls"),
     }  # fmt: skip
     return list(arguments(**wanted | more))
@@ -114,6 +114,15 @@ def test_every_model_is_reached_through_the_gateway_alone(model: str, provider: 
     assert [one["id"] for one in found[provider].get("models", [])] == ([name] if provider == "gateway" else [])
 
 
+def test_thinking_is_told_only_where_it_was_set() -> None:
+    assert "--thinking" not in started()
+    command = started(thinking=Thinking.HIGH)
+    assert command[command.index("--thinking") + 1] == "high"
+    for thinking, reasons in ((Thinking.AGENTS_OWN, False), (Thinking.OFF, False), (Thinking.LOW, True)):
+        (known,) = models("m", "http://g", thinking)["providers"]["gateway"]["models"]
+        assert known["reasoning"] is reasons
+
+
 def test_versions_are_compared_by_number() -> None:
     assert version_in("pi 1.10.0\n") == (1, 10, 0)
     assert version_in("v0.74.2-beta") == (0, 74, 2)
@@ -143,7 +152,7 @@ def test_the_extension_speaks_of_the_same_things() -> None:
     assert f'setStatus("{EXTENSION_KEY}"' in text
     ours = {name for tool, names in PI_TOOLS.items() for name in names if tool not in ("read", "write", "edit", "bash")}
     assert set(re.findall(r'^    name: "(\w+)"', text, re.MULTILINE)) == ours
-    assert set(ASKS) == set(re.findall(r'"(\w+)"', text.split("const CHANGES")[1].split("\n")[0]))
+    assert set(ASKS[Approvals.ASK]) == set(re.findall(r'"(\w+)"', text.split("const CHANGES")[1].split("\n")[0]))
 
 
 def test_only_our_own_extension_greets() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from protocol.agents import Approvals
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import SessionId
@@ -140,7 +141,7 @@ def test_pi_gets_its_own_folders_the_contract_and_no_more_than_it_needs(tmp_path
     async def scenario() -> None:
         spec = replace(
             pi_in(tmp_path), contract="You are\non a phone.\n", tools=frozenset({"read", "ask"}),
-            env=(("PI_OFFLINE", "0"), ("OWN", "1")),
+            env=(("PI_OFFLINE", "0"), ("OWN", "1")), approvals=Approvals.ALLOW,
         )  # fmt: skip
         async with opened("pi", spec) as session:
             command = json.loads(words(await events_of(session, "ARGUMENTS")))
@@ -157,6 +158,7 @@ def test_pi_gets_its_own_folders_the_contract_and_no_more_than_it_needs(tmp_path
         assert models["providers"]["gateway"]["baseUrl"] == "http://127.0.0.1:9/v1"
         assert not {"SSH_AUTH_SOCK", "PYTHONPATH"} & environment.keys()
         assert environment["OPENAI_API_KEY"] == spec.token
+        assert environment["BRIDGE_ASK"] == ""
 
     run(scenario())
 
