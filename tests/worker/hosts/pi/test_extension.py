@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from protocol.agents import Approvals, Thinking
 from protocol.content import Access, Prompt
 from protocol.to_supervisor import DialogPurpose, OpenedHow, TurnOutcome
 from protocol.to_worker import Confirmed, DialogAnswer, Dismissed, Picked, Typed
@@ -113,6 +114,20 @@ def test_a_command_runs_only_after_a_yes_and_files_are_asked_about_too(spec: Ses
             assert asked.body == "c\n- hi\n+ ho" and (spec.workspace / "c").read_text() == "ho"
             said, _ = await answered(session, 'CALL read {"path":"c"}')
             assert "ho" in said
+
+    run(scenario())
+
+
+def test_what_was_allowed_for_good_is_not_asked_about_and_thinking_is_asked_for(
+    spec: SessionSpec, model: FakeModel
+) -> None:
+    async def scenario() -> None:
+        allowing = replace(spec, approvals=Approvals.ALLOW, thinking=Thinking.HIGH)
+        async with opened("pi", allowing) as session:
+            said, asked = await answered(session, 'CALL bash {"command":"echo made"}')
+
+        assert "made" in said and not asked
+        assert model.seen[-1].body["reasoning_effort"] == "high"
 
     run(scenario())
 
