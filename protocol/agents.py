@@ -49,12 +49,14 @@ class HostFacts:
     talks_to_model  needs the gateway; False: the worker gets no socket at all
     exact_tools     a tool list is enforced exactly; False: only the empty list, by access `chat`, or none
     carries_contract  it tells its agent the phone-chat contract; echo has no agent that would need it
+    tools           all names that a tool list may hold; None = every one of ours, and any MCP server's
     """
 
     needs_command: bool
     talks_to_model: bool
     exact_tools: bool
     carries_contract: bool
+    tools: tuple[str, ...] | None = None
 
 
 # How agent programs are told where models and the web are. URL, TOKEN and PROXY stand for a worker's own.
@@ -93,5 +95,7 @@ PI_TOOLS: dict[str, tuple[str, ...]] = {
 HOSTS: dict[str, HostFacts] = {
     "echo": HostFacts(needs_command=False, talks_to_model=False, exact_tools=True, carries_contract=True),
     "acp": HostFacts(needs_command=True, talks_to_model=True, exact_tools=False, carries_contract=False),
-    "pi": HostFacts(needs_command=True, talks_to_model=True, exact_tools=True, carries_contract=True),
+    "pi": HostFacts(
+        needs_command=True, talks_to_model=True, exact_tools=True, carries_contract=True, tools=tuple(PI_TOOLS)
+    ),
 }

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
-from protocol.agents import HOSTS, TOOLS
+from protocol.agents import HOSTS, TOOLS, HostFacts
 from protocol.errors import BridgeError
 from protocol.spec import IsolationMode
 from supervisor.core.policy import Admission, Agent, AgentOverrides, Guests, PeerOverrides, Range
@@ -590,7 +590,7 @@ def _check_agent(settings: Settings, where: Where, overrides: PeerOverrides) -> 
         if agent.base_url:
             _check_model_server(at.at("base_url"), agent)
         if overrides.tools:
-            _check_tools(where.at("tools"), overrides.tools, agent.host, exact=facts.exact_tools)
+            _check_tools(where.at("tools"), overrides.tools, agent.host, facts)
 
 
 def _possible_agents(settings: Settings, where: Where, overrides: PeerOverrides) -> list[Agent]:
@@ -624,13 +624,16 @@ def _check_home_is_hidden(home: Home, settings: Settings, stored: Mapping[str, P
                 raise at.at(name).wrong(f"{_shown(path)} would open {hidden}, where the bridge keeps its secrets")
 
 
-def _check_tools(where: Where, tools: tuple[str, ...], host: str, *, exact: bool) -> None:
-    if not exact:
+def _check_tools(where: Where, tools: tuple[str, ...], host: str, facts: HostFacts) -> None:
+    if not facts.exact_tools:
         raise where.wrong(
             f'host "{host}" cannot enforce a list of tools; leave it out, or say tools = [] with access = "chat"'
         )
     for tool in tools:
-        if tool not in TOOLS and not re.fullmatch(r"mcp:[\w.-]+", tool):
+        if facts.tools is not None:
+            if tool not in facts.tools:
+                raise where.wrong(f'host "{host}" knows no tool {_shown(tool)}; expected {_either(facts.tools)}')
+        elif tool not in TOOLS and not re.fullmatch(r"mcp:[\w.-]+", tool):
             raise where.wrong(f'host "{host}" knows no tool {_shown(tool)}; expected {_either(TOOLS)} or "mcp:NAME"')
 
 

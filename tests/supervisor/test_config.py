@@ -390,6 +390,18 @@ def test_known_tools_and_those_of_mcp_servers_are_taken(home: Home) -> None:
     assert settings.peers["alice"].tools == ("read", "mcp:files")
 
 
+@pytest.mark.parametrize("tool", ["send", "mcp:files", "grep"])
+def test_a_host_with_a_closed_list_of_tools_takes_no_other_name(home: Home, tool: str) -> None:
+    pi = '[agent]\nhost = "pi"\ncommand = ["pi"]\n'
+
+    line = complaint(configure(home, f'{pi}[peers.alice]\ntools = ["read", "{tool}"]'))
+
+    assert line.startswith(
+        f'bridge.toml: peers.alice.tools: host "pi" knows no tool "{tool}"; expected "read", "write"'
+    )
+    assert load(configure(home, f'{pi}[peers.alice]\ntools = ["read", "ask"]')).peers["alice"].tools == ("read", "ask")
+
+
 def test_a_list_that_a_peers_host_cannot_enforce_fails_and_an_empty_one_does_not(home: Home) -> None:
     acp = '[agent]\nhost = "acp"\ncommand = ["agent"]\n'
 
