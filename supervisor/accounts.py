@@ -228,7 +228,6 @@ class Accounts:
         await self._journal.do(Store.set_paused, account_id, False)
         account.record = replace(account.record, paused=False)
         self._poll(account)
-        self._hook.signed_in(account_id)
 
     def token_refused(self, account_id: AccountId) -> None:
         """A send was answered with -14: announce ourselves once, then try again; a second time, it has expired."""
@@ -279,10 +278,9 @@ class Accounts:
 
     def _poll(self, account: _Account) -> None:
         account.state, account.last_error = AccountState.RUNNING, None
-        if account.channel is None:
-            account.channel = WeChatChannel(account.credentials, self._wechat())
-            self._hook.signed_in(account.record.account)  # whatever was to be sent before found no way out
+        account.channel = account.channel or WeChatChannel(account.credentials, self._wechat())
         self._spawn(account, self._run(account, account.channel))
+        self._hook.signed_in(account.record.account)  # whatever was to be sent before found no way out, and is held
 
     def _spawn(self, account: _Account, work: Coroutine[None, None, None]) -> None:
         account.task = self._tasks.create_task(self._guarded(account, work), name=f"account {account.record.bot_id}")
@@ -354,7 +352,6 @@ class Accounts:
             self._poll(account)
         elif account.state is AccountState.LOCKED_OUT:
             self._spawn(account, self._wait_for_lock(account))
-        self._hook.signed_in(record.account)
         log.info("account_signed_in account=%s name=%s role=%s", record.bot_id, record.name, record.role)
         return f"{record.name or record.bot_id}: signed in as the {record.role.value}'s account"
 

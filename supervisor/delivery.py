@@ -298,13 +298,25 @@ class Delivery:
 
     # -- what happens to peers and accounts
 
-    def heard(self, who: PeerKey, at: float, reply_token: ReplyToken | None, language: str) -> None:
-        """An admitted peer wrote (at, in Unix seconds) and the journal has it: the budget is full again."""
+    def heard(
+        self,
+        who: PeerKey,
+        at: float,
+        reply_token: ReplyToken | None,
+        language: str,
+        written_at: float | None = None,
+    ) -> None:
+        """An admitted peer wrote, and the journal has it: the budget is full again, but for what was sent since then.
+
+        at, written_at   when we heard of it and when they wrote, in Unix seconds
+        """
         peer, now = self._peer(who), self._clock.now()
         peer.language = language
         peer.reply_token = reply_token or peer.reply_token
-        age_s = max(0.0, self._clock.wall() - at)
-        self._step(peer, PeerWrote(now - age_s, notices.more_waiting().text(language)))
+        wall = self._clock.wall()
+        written_s_ago = max(0.0, wall - (at if written_at is None else written_at))
+        heard_at = now - max(0.0, wall - at)
+        self._step(peer, PeerWrote(heard_at, notices.more_waiting().text(language), now - written_s_ago))
         self._rouse(peer)
 
     def signed_in(self, account: AccountId) -> None:

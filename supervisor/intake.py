@@ -187,9 +187,15 @@ class Intake:
         )
         as_command = command is not None and not isinstance(command, commands.Snippet)
         language = language_after(text, WrittenAs.COMMAND if as_command else WrittenAs.WORDS, before=record.language)
-        late = await self._is_late(arrived)
+        written = await self._written_at(arrived)
+        late = is_late(
+            written,
+            received_at=row.received_at,
+            first_answer=arrived.first_answer,
+            late_s=self._book.settings.timers.late_s,
+        )
         at = self._clock.wall()
-        heard = Heard(row.row, who, at, inbound.reply_token, language, text, late)
+        heard = Heard(row.row, who, at, inbound.reply_token, language, text, late, written)
         if command is not None and not isinstance(command, commands.Snippet):
             self._peer_wrote(heard)
             await self._conversations.obey(who, command, [heard, *self._closing(arrived, MessageState.COMMAND)])
@@ -270,18 +276,12 @@ class Intake:
 
     def _peer_wrote(self, heard: Heard) -> None:
         """Token, language and budget count from here on, before anything is sent to that peer."""
-        self._delivery.heard(heard.who, heard.at, heard.reply_token, heard.language)
+        self._delivery.heard(heard.who, heard.at, heard.reply_token, heard.language, heard.written_at)
 
-    async def _is_late(self, arrived: _Arrived) -> bool:
+    async def _written_at(self, arrived: _Arrived) -> float:
         row = arrived.row
         offset_ms = await self._journal.do(Store.clock_offset_ms, row.who.account)
-        written = written_at(row.created_at_ms, offset_ms=offset_ms, received_at=row.received_at)
-        return is_late(
-            written,
-            received_at=row.received_at,
-            first_answer=arrived.first_answer,
-            late_s=self._book.settings.timers.late_s,
-        )
+        return written_at(row.created_at_ms, offset_ms=offset_ms, received_at=row.received_at)
 
     def _closing(self, arrived: _Arrived, state: MessageState) -> list[Change]:
         """This row's state, and that the next one is being handled from now on."""

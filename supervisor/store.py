@@ -186,7 +186,10 @@ class SetMessage:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An admitted peer wrote: token, language and budget follow, whatever kind of message it was."""
+    """An admitted peer wrote: token, language and budget follow, whatever kind of message it was.
+
+    written_at   on our clock, in Unix seconds; None: at `at`. What was sent since then counts against the new budget
+    """
 
     row: int
     who: PeerKey
@@ -195,6 +198,7 @@ class Heard:
     language: str
     text: str = ""
     late: bool = False
+    written_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +417,7 @@ HOUR_S = 3_600.0
 USAGE_S = 400 * 86_400.0  # a year of days, to compare with
 CLOCK_SAMPLES = 50
 REFUSED_KEPT = 1_000
+SENT_LATELY = 100  # of a peer's parts, among which those sent while its message was on its way are looked for
 
 # Ids are TEXT: WeChat's exceed 2^63. States are spelled out in the partial indexes, as in the queries that use them.
 _SCHEMA = """
@@ -544,6 +549,7 @@ CREATE TABLE IF NOT EXISTS rule (
 );
 """
 _EVENTS = """
+CREATE INDEX IF NOT EXISTS part_peer ON part (account, peer, place);
 CREATE TABLE IF NOT EXISTS event (
   seq        INTEGER PRIMARY KEY AUTOINCREMENT,
   at         REAL NOT NULL,
@@ -827,15 +833,17 @@ class Store:
         match change:
             case SetMessage():
                 self._set_message(change)
-            case Heard(row, who, at, reply_token, language, text, late):
+            case Heard(row, who, at, reply_token, language, text, late, written_at):
                 self._know(who)
+                spent = self._sent_since(who, at if written_at is None else written_at)
                 # A message without a token leaves the last one in place: it may well be good still.
                 self._run(
-                    "UPDATE peer SET reply_token = coalesce(?, reply_token), language = ?, last_inbound_at = ?, spent = 0"
+                    "UPDATE peer SET reply_token = coalesce(?, reply_token), language = ?, last_inbound_at = ?, spent = ?"
                     " WHERE account = ? AND peer = ?",
                     reply_token,
                     language,
                     at,
+                    spent,
                     *who,
                 )
                 found = self._run("UPDATE message SET text = ?, late = ? WHERE row = ?", text, int(late), row).rowcount
@@ -916,6 +924,19 @@ class Store:
 
     def _know(self, who: PeerKey) -> None:
         self._run("INSERT OR IGNORE INTO peer (account, peer) VALUES (?, ?)", *who)
+
+    def _sent_since(self, who: PeerKey, written_at: float) -> int:
+        """What the service may count as sent after that moment: what has landed since, and what is on its way."""
+        row = self._run(
+            "SELECT count(*) FROM"
+            " (SELECT state, state_at, attempts FROM part WHERE account = ? AND peer = ? ORDER BY place DESC LIMIT ?)"
+            " WHERE attempts > 0 AND (state = 'sending'"
+            " OR state IN ('accepted', 'unconfirmed', 'dropped') AND state_at > ?)",
+            *who,
+            SENT_LATELY,
+            written_at,
+        ).fetchone()
+        return int(row[0])
 
     def _bump(self, counter: str, by: int) -> None:
         if counter not in COUNTERS:

@@ -23,6 +23,7 @@ THROTTLED_GAPS = 10.0
 THROTTLED_S = 600.0
 PARKED_PAUSE_S = 0.25  # so that a command's line, or a /stop, comes before the parked rest
 COURTESY_MARGIN = 2  # beyond the reserve
+LANDED_KEPT = 100  # sends remembered, among which those are looked for that crossed a message of the peer's
 SUSPICIOUS_ROW = 3  # unconfirmed sends in a row that are a finding
 FLEETING = frozenset({PartKind.COURTESY, PartKind.QUESTION})
 FIRST = frozenset({PartKind.COMMAND, PartKind.QUESTION})
@@ -88,10 +89,16 @@ class QuestionOver:
 
 @dataclass(frozen=True, slots=True)
 class PeerWrote:
-    """The budget is full again. more_line: says, in the peer's language, that more is waiting."""
+    """The budget is full again, but for what was sent since they wrote.
+
+    at          when we heard of it: from then on the reply window counts
+    more_line   says, in the peer's language, that more is waiting
+    written_at  monotonic seconds, as `at`; None: at `at`
+    """
 
     at: float
     more_line: str
+    written_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +238,7 @@ class Outbox:
         self._heard_at: float | None = None
         self._more_line = ""
         self._sent_since_heard = 0
+        self._landed_at: deque[float] = deque(maxlen=LANDED_KEPT)
         self._sent_at = 0.0
         self._rest_from = 0.0  # parked parts do not leave before
         self._held = False  # signed out
@@ -327,13 +335,15 @@ class Outbox:
                 if self._flying is not None and self._flying.part.kind is PartKind.QUESTION:
                     self._flying.unwanted = True
                 self._drop(effects, lambda item: item.part.kind is PartKind.QUESTION)
-            case PeerWrote(at, more_line):
-                self._wrote(at, more_line, now)
+            case PeerWrote(at, more_line, written_at):
+                self._wrote(at, more_line, at if written_at is None else written_at, now)
             case Accepted(message_id):
                 self.unconfirmed_in_a_row = 0
+                self._landed_at.append(now)
                 effects.append(Mark(self._landed().part.key, PartState.ACCEPTED, message_id=message_id))
             case Unconfirmed():
                 self.unconfirmed_in_a_row += 1
+                self._landed_at.append(now)
                 effects.append(Mark(self._landed().part.key, PartState.UNCONFIRMED))
             case Rejected():
                 self._rejected(effects, now)
@@ -435,10 +445,12 @@ class Outbox:
 
     # -- what becomes of parts
 
-    def _wrote(self, at: float, more_line: str, now: float) -> None:
+    def _wrote(self, at: float, more_line: str, written_at: float, now: float) -> None:
         self._heard_at, self._more_line = at, more_line
-        # One on its way may reach the server on either side of the peer's message: it counts.
-        self._spent = self._sent_since_heard = 0 if self._flying is None else 1
+        # WeChat counts from the moment they wrote, and the message took its time to us, or waited while we were down. One
+        # on its way may reach the server on either side of it: it counts.
+        self._spent = sum(landed > written_at for landed in self._landed_at) + (self._flying is not None)
+        self._sent_since_heard = self._spent
         self._stalled = False
         self._rest_from = now + PARKED_PAUSE_S
         for item in self._items:
@@ -471,6 +483,7 @@ class Outbox:
     def _unanswered(self, effects: list[OutboxEffect], retry_after_s: float, now: float) -> None:
         item = self._in_flight()
         if item.expendable:
+            self._landed_at.append(now)  # perhaps
             effects.append(Mark(self._landed().part.key, PartState.DROPPED))
             return
         self._flying = None

@@ -486,6 +486,24 @@ def test_a_new_message_refills_the_budget_and_brings_its_token(store: Store) -> 
     assert (store.peer(ALICE).spent, store.peer(ALICE).reply_token) == (0, "T2")
 
 
+def test_parts_sent_since_the_peer_wrote_or_still_on_their_way_count_against_the_new_budget(store: Store) -> None:
+    """As the service counts: from the moment they wrote, which may be long before we hear of it."""
+    row = heard(store, 1, "hi", at=1.0)
+    for number, landed in enumerate((2.0, 4.0, 6.0)):
+        key = SendKey(f"k{number}")
+        store.apply(
+            [AddPart(key, ALICE, row.row, PartKind.REPLY, "x", 1.0), SetPart(key, PartState.SENDING, 1.0, spend=1)]
+        )
+        store.apply([SetPart(key, PartState.ACCEPTED, landed, message_id=MessageId(f"s{number}"))])
+    store.apply([AddPart(SendKey("k3"), ALICE, row.row, PartKind.REPLY, "x", 1.0)])
+    store.apply([SetPart(SendKey("k3"), PartState.SENDING, 6.5, spend=1)])
+    second = recorded(store, 2, at=7.0)
+
+    store.apply([Heard(second.row, ALICE, 7.0, None, "en", written_at=3.0)])
+
+    assert store.peer(ALICE).spent == 3  # two landed since, one is on its way
+
+
 def test_b027_a_message_without_a_token_leaves_the_last_one(store: Store) -> None:
     heard(store, 1, "hi")
     row = recorded(store, 2)

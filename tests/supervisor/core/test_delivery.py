@@ -671,3 +671,26 @@ def test_under_any_script_nothing_is_lost_doubled_or_sent_beyond_the_budget(
     final = {PartState.ACCEPTED, PartState.UNCONFIRMED, PartState.DROPPED}
     assert set(state.values()) <= final
     assert order == sorted(order, key=int)
+
+
+def test_what_was_sent_after_the_peer_wrote_counts_against_the_new_budget_even_if_we_hear_of_it_later() -> None:
+    """WeChat's count began when they wrote; their message waited while the bridge was down, or met ours on the way."""
+    box = outbox()
+    box.step(replies(*range(4)), now=1.0)
+    for at in (2.0, 3.0, 4.0, 5.0):
+        box.step(TAKEN, now=at)
+
+    box.step(PeerWrote(9.0, MORE, written_at=3.5), now=9.0)
+
+    assert box.left == PROMPT.budget - 2
+
+
+def test_what_was_sent_before_the_peer_wrote_does_not() -> None:
+    box = outbox()
+    box.step(replies(*range(4)), now=1.0)
+    for at in (2.0, 3.0, 4.0, 5.0):
+        box.step(TAKEN, now=at)
+
+    box.step(PeerWrote(9.0, MORE, written_at=8.0), now=9.0)
+
+    assert box.left == PROMPT.budget
