@@ -74,6 +74,10 @@ PLAN_CHARS = (12_000, 8_000, 4_000, 1_500)  # of a plan as text in the chat, as 
 PLAN_FILE = "plan.md"
 
 
+# A worker may ask more often than a log should grow; a question that its peer never saw is the operator's business.
+_LEVELS = {Outcome.NOT_ASKED: logging.DEBUG, Outcome.UNSENT: logging.WARNING}
+
+
 class ReplyWas(Enum):
     AN_ANSWER = "an_answer"  # or meant as one
     A_MESSAGE = "a_message"
@@ -265,7 +269,7 @@ class DialogLoop:
                     yield AddDialog(
                         ref.who, ref.turn, ref.dialog_id, question.kind, question.purpose, _title(question), at
                     )
-                case Resolve(ref, outcome, _, rule):
+                case Resolve(ref, outcome, _, rule) if outcome is not Outcome.NOT_ASKED:
                     yield EndDialog(ref.turn, ref.dialog_id, outcome, at)
                     if rule:
                         yield AddRule(ref.who, rule, at)
@@ -289,7 +293,7 @@ class DialogLoop:
             case Unsay(who, _):
                 await self._delivery.unask(who)
             case Resolve(ref, outcome, answer):
-                level = logging.WARNING if outcome is Outcome.UNSENT else logging.INFO
+                level = _LEVELS.get(outcome, logging.INFO)
                 log.log(
                     level,
                     "dialog_closed peer=%s message=%d outcome=%s account=%s",

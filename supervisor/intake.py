@@ -182,9 +182,8 @@ class Intake:
         row, who = arrived.row, arrived.row.who
         record = self._book.record(who) or await self._book.refresh(who)
         text, _ = cap(sanitise(inbound.text), self._book.settings.wechat.max_inbound_chars)
-        command = commands.parse(
-            text, commands.Media.SOME if inbound.media else commands.Media.NONE, self._book.settings.snippets
-        )
+        media = commands.Media.SOME if inbound.media else commands.Media.NONE
+        command = commands.parse(text, media, self._book.settings.snippets)
         as_command = command is not None and not isinstance(command, commands.Snippet)
         language = language_after(text, WrittenAs.COMMAND if as_command else WrittenAs.WORDS, before=record.language)
         written = await self._written_at(arrived)
@@ -208,7 +207,7 @@ class Intake:
             await self._delivery.notice(who, mute, PartKind.COMMAND, extra=changes)
             await self._book.refresh(who)
             return
-        if command is None and not inbound.media and await self._answers(arrived, heard):
+        if commands.may_answer(command, media) and await self._answers(arrived, heard):
             await self._book.refresh(who)
             return
         asked = self._dialogs.visible(who)

@@ -1289,6 +1289,9 @@ class Store:
         with self._writing():
             self._run("DELETE FROM part WHERE account = ? AND peer = ?", *who)
             self._run(f"DELETE FROM message WHERE account = ? AND sender = ? AND NOT ({_OPEN_MESSAGE})", *who)
+            self._run("DELETE FROM dialog WHERE account = ? AND peer = ? AND outcome IS NOT NULL", *who)
+            self._run("DELETE FROM event WHERE event = 'dialog_asked' AND account = ? AND peer = ?", *who)  # its title
+            self._run("DELETE FROM rule WHERE account = ? AND peer = ?", *who)
             self._run("UPDATE peer SET interrupted_note = '' WHERE account = ? AND peer = ?", *who)
             self._set_session(who, None, at)
         self._give_back()

@@ -134,8 +134,8 @@ def _choice(option: DialogOption, rules: Rules) -> Choice | None:
 def _pair(options: tuple[DialogOption, ...]) -> tuple[Choice, Choice]:
     dangerous = any(option.dangerous for option in options)
     labels = [_line(option.label, LABEL_CHARS) for option in options]
-    if len(labels) != 2 or not all(labels):
-        labels = ["", ""]
+    if len(labels) != 2 or not all(labels) or (plain(labels[0]) in YES and plain(labels[1]) in NO):
+        labels = ["", ""]  # ours are in the peer's language
     yes, no = labels
     return (
         Choice(Confirmed(True), yes, word=None if yes else Word.YES, dangerous=dangerous),

@@ -76,6 +76,12 @@ class Media(Enum):
 _FULL_WIDTH = {code + 0xFEE0: code for code in range(0x21, 0x7F)}
 
 
+def may_answer(command: Command | Snippet | None, media: Media) -> bool:
+    """May such a message be the answer to a dialog? Words alone: a command works while one waits, and a picture or the
+    operator's shorthand is the next prompt."""
+    return command is None and media is Media.NONE
+
+
 def parse(text: str, media: Media, snippets: Mapping[str, str]) -> Command | Snippet | None:
     """What a message orders; None = it goes to the agent.
 

@@ -21,6 +21,7 @@ from protocol.ids import DialogId, Generation, PeerKey
 from protocol.to_worker import DialogAnswer, Dismissed
 from supervisor.core.answers import Answered, Declined, Question, Unclear, Why, read
 
+ASKED_MOST = 100  # questions of one turn; each leaves a row, and a hostile worker asks without end
 QUEUE_MOST = 8  # of one peer's questions behind the open one; an agent that asks more is declined
 OLDER_S = 2.0  # a reply may seem so much older than the question it answers: clocks, and the way here (settled.md 23)
 
@@ -242,6 +243,7 @@ class Dialogs:
     def __init__(self) -> None:
         self._lines: dict[PeerKey, deque[_Dialog]] = {}  # never empty; the first is the one that is being asked
         self._numbers = 0
+        self._counted_for: dict[PeerKey, tuple[int, int]] = {}  # the last turn that asked, and how often
 
     def view(self, who: PeerKey) -> View | None:
         line = self._lines.get(who)
@@ -300,9 +302,12 @@ class Dialogs:
         line = self._lines.get(who)
         if any(dialog.ref == event.ref for dialog in line or ()):
             return  # a second one by the same name gets the first one's answer
-        if event.question is None or len(line or ()) > QUEUE_MOST:
+        turn, count = self._counted_for.get(who, (event.ref.turn, 0))
+        count = count if turn == event.ref.turn else 0
+        if event.question is None or len(line or ()) > QUEUE_MOST or count >= ASKED_MOST:
             yield Resolve(event.ref, Outcome.NOT_ASKED, Dismissed())
             return
+        self._counted_for[who] = (event.ref.turn, count + 1)
         self._numbers += 1
         agent_s = event.agent_s if event.agent_s is not None and event.agent_s > 0 else math.inf
         dialog = _Dialog(

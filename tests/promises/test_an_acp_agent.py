@@ -374,16 +374,16 @@ def test_a_flood_of_updates_ends_the_turn_whole_and_in_bounded_memory(stage: Sta
 
 
 def test_whatever_the_agent_asks_is_answered(stage: Stages, program: Program) -> None:
-    """B-062, B-045: unknown requests by -32601, permissions and questions as cancelled, and no line to the peer."""
-    with stage(agent=program.table()) as bridge:
+    """B-062, B-045: unknown requests by -32601; without remote_dialogs nothing is allowed, and the peer is told nothing."""
+    with stage(agent=program.table(more="remote_dialogs = false")) as bridge:
         bridge.begin()
 
         answers = told(bridge, bridge.me, "UNKNOWN_REQUEST")[0].split()
         assert answers == [
             f"{name}=-32601" for name in ("_vendor/drain", "fs/read_text_file", "terminal/create", "no/such")
         ]
-        assert told(bridge, bridge.me, "PERMISSION") == ["permission=cancelled"]
-        assert told(bridge, bridge.me, "QUESTION") == ["question=cancel"]
+        assert told(bridge, bridge.me, "TWICE") == ['{"first": "no", "second": "no"}']
+        assert told(bridge, bridge.me, "QUESTION") == ["question=decline"]
 
 
 # --- what the agent sees --------------------------------------------------------------------------------------

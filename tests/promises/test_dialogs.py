@@ -7,11 +7,13 @@ import base64
 import sys
 from collections.abc import Callable
 
+import pytest
+
 from protocol.to_supervisor import DialogKind, DialogPurpose
 from supervisor import notices
 from supervisor.core.answers import Question, Why
 from tests.fakes.bridge import ROOT
-from tests.fakes.stage import Stage
+from tests.fakes.stage import FAKE_AGENT, Stage
 
 Stages = Callable[..., Stage]
 
@@ -106,6 +108,54 @@ def test_every_kind_of_question_takes_its_kind_of_answer(stage: Stages) -> None:
         answer = told(bridge, me, "two")
         assert {first.split("\n")[0], second.split("\n")[0]} == {"One?", "Two?"}
         assert answer == ('{"value": "two"}' if second.startswith("Two?") else '{"value": "one"}')
+
+        asked(bridge, me, "CONFIRM", "Sure?")
+        bridge.bridge.kill()
+        bridge.bridge.start()
+        bridge.hears(me, notices.interrupted().en)
+        assert told(bridge, me, "yes") == "You said: yes", "the question died with its worker"
+        asked(bridge, me, "CONFIRM", "Sure?")
+        assert bridge.bridge.stop() == 0
+        assert bridge.wechat.view().texts(me)[-2:] == [notices.question_withdrawn().en, '{"cancelled": true}']
+
+
+@pytest.mark.parametrize(
+    ("script", "question", "again", "bare", "declined"),
+    [
+        (
+            "TWICE",
+            "This needs your permission: touch zz\n\n1. Yes\n2. No\n\nPlease reply with the number",
+            "This one needs a clear choice",
+            "yes",
+            "no",
+        ),
+        (
+            "SAY 好\nTWICE",
+            "这一步要你同意：touch zz\n\n1. 可以\n2. 不可以\n\n请回数字",
+            "这一步要你明确选一个",
+            "好",
+            "否",
+        ),
+    ],
+    ids=["en", "zh"],
+)
+def test_what_an_agent_over_acp_wants_to_do_is_allowed_or_refused_in_the_peers_language(
+    script: str, question: str, again: str, bare: str, declined: str, stage: Stages
+) -> None:
+    """B-014, B-026, B-037: two at once are asked one by one, and the options' own ids reach the agent."""
+    with stage(agent=FAKE_AGENT, settings=PATIENT) as bridge:
+        me = bridge.me
+        bridge.begin()
+
+        bridge.say(me, script)
+        first = bridge.wechat.wait_for(lambda view: any(text.startswith(question) for text in view.texts(me)))
+        assert told(bridge, me, bare).startswith(again)
+        bridge.say(me, "1")
+        second = bridge.answers(me, len(first.texts(me)) + 2)
+        assert second[-1].startswith(question)
+        bridge.say(me, declined)
+
+        assert bridge.answers(me, len(second) + 1)[-1] == '{"first": "yes", "second": "no"}'
 
 
 def test_whatever_ends_a_question_ends_it_once_and_what_is_written_then_is_a_message(stage: Stages) -> None:

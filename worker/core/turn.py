@@ -186,6 +186,8 @@ class Turn:
             case Asked(dialog_id=dialog_id):
                 self._dialogs.add(dialog_id)
                 self.state = TurnState.ASKING
+                # What led to the question is read before it, however the agent broke its lines.
+                return (*self._words(self._reply.pause(Boundary.TOOL)), Send(message))
             case DialogGone(dialog_id=dialog_id):
                 if dialog_id not in self._dialogs:
                     return ()

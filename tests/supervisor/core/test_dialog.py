@@ -10,7 +10,9 @@ from protocol.ids import AccountId, DialogId, Generation, PeerId, PeerKey
 from protocol.to_supervisor import DialogKind, DialogPurpose
 from protocol.to_worker import Confirmed, Dismissed, Picked, Typed
 from supervisor.core.answers import Choice, Question, Why
+from supervisor.core.commands import Media, Stop, may_answer, parse
 from supervisor.core.dialog import (
+    ASKED_MOST,
     OLDER_S,
     QUEUE_MOST,
     AgentWithdrew,
@@ -45,6 +47,8 @@ ELSEWHERE = PeerKey(AccountId("other@im.wechat"), PeerId("alice@im.wechat"))
 PEERS = (ALICE, BOB, ELSEWHERE)
 G1 = Generation(1)
 WALL = 1_700_000_000.0  # Unix time at monotonic zero
+
+SNIPPETS = {"hi": "Say hello."}
 
 COLOURS = Question(
     DialogKind.SELECT,
@@ -249,6 +253,17 @@ def test_an_agent_that_asks_without_end_is_declined() -> None:
     assert dialogs.step(ask("more"), 0.0) == (Resolve(ref("more"), Outcome.NOT_ASKED, Dismissed()),)
 
 
+def test_a_turn_that_asks_for_ever_is_declined_and_the_next_one_begins_anew() -> None:
+    dialogs = Dialogs()
+    for number in range(ASKED_MOST):
+        dialogs.step(ask(f"d{number}"), 0.0)
+        dialogs.step(NotSent(ALICE, number + 1), 0.0)
+
+    assert dialogs.step(ask("more"), 0.0) == (Resolve(ref("more"), Outcome.NOT_ASKED, Dismissed()),)
+    another = Asked(ref("more", turn=2), COLOURS, "zh", 180.0)
+    assert Waits(ALICE) in dialogs.step(another, 0.0)
+
+
 def test_a_second_question_by_the_same_name_is_the_first_one() -> None:
     dialogs = opened()
 
@@ -382,15 +397,25 @@ class DialogWorld(RuleBasedStateMachine):
 
     @rule(
         who=st.sampled_from(PEERS),
-        text=st.sampled_from(["1", "2", "yes", "no", "取消", "green", "hello", "", "第一个", "9"]),
+        text=st.sampled_from(["1", "2", "yes", "no", "取消", "green", "hello", "", "第一个", "9", "/usr/bin"]),
         age=st.sampled_from([0.0, 0.0, 1.0, 10.0]),
     )
     def peer_writes(self, who: PeerKey, text: str, age: float) -> None:
+        assert may_answer(parse(text, Media.NONE, SNIPPETS), Media.NONE)
         shown = self.shown.get(who)
         effects = self.do(Replied(who, text, WALL + self.now, WALL + self.now - age), by=who)
         assert sum(isinstance(effect, Take | Pass) for effect in effects) == 1
         at = self.sent.get(shown[1]) if shown is not None else None
         assert (Take() in effects) is (at is not None and self.now - age >= at - OLDER_S)
+
+    @rule(who=st.sampled_from(PEERS), text=st.sampled_from(["/status", "/Help", "/new", "/hi", "/stop", "1", "yes"]))
+    def peer_commands_or_sends_media(self, who: PeerKey, text: str) -> None:
+        """What intake does: none of it reaches the dialog, but for a stop, which ends its turn."""
+        media = Media.NONE if text.startswith("/") else Media.SOME
+        command = parse(text, media, SNIPPETS)
+        assert not may_answer(command, media)
+        if isinstance(command, Stop) and who in self.turn:
+            self.do(TurnOver(who, self.turn.pop(who)))
 
     @rule(who=st.sampled_from(PEERS), extent=st.sampled_from(Extent))
     def operator_withdraws(self, who: PeerKey, extent: Extent) -> None:

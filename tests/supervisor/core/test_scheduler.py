@@ -27,6 +27,8 @@ from supervisor.core.scheduler import (
     GrantChanged,
     LeaveAsked,
     Line,
+    MarkAsking,
+    MarkRunning,
     PeerState,
     Queued,
     Removed,
@@ -39,6 +41,7 @@ from supervisor.core.scheduler import (
     StartRefused,
     StopAsked,
     Tell,
+    Told,
     TurnCut,
     TurnReported,
     Woke,
@@ -427,6 +430,57 @@ def test_every_turn_ends_in_exactly_one_outcome(
 
 
 PEERS = [peer(name) for name in "abcde"]
+
+
+def lines(effects: tuple[SchedulerEffect, ...]) -> list[Line]:
+    return [effect.line for effect in effects if isinstance(effect, Tell)]
+
+
+def asking(now: float, limits: SchedulerLimits) -> Scheduler:
+    """A's turn began at 0.1 and asks its peer."""
+    scheduler = Scheduler(limits)
+    scheduler.step(Queued(A, 1), 0.0)
+    scheduler.step(WorkerOpened(A, G1), 0.1)
+    assert scheduler.step(DialogOpened(A), now)[0] == MarkAsking(A, 1)
+    return scheduler
+
+
+def test_a_turns_clocks_stand_while_it_waits_for_its_peer() -> None:
+    scheduler = asking(10.1, SchedulerLimits(turn_timeout_s=60.0, stop_hint_s=30.0))
+
+    assert lines(scheduler.step(Woke(), 1000.1)) == []
+    assert MarkRunning(A, 1) in scheduler.step(DialogClosed(A), 1000.1)
+    assert lines(scheduler.step(Woke(), 1020.0)) == []
+    assert lines(scheduler.step(Woke(), 1020.2)) == [Line.STOP_HINT]
+    assert Abort(A, G1, 1) not in scheduler.step(Woke(), 1050.0)
+    assert Abort(A, G1, 1) in scheduler.step(Woke(), 1050.2)
+
+
+def test_a_turn_that_was_told_to_end_asks_nobody() -> None:
+    scheduler = asking(1.0, SchedulerLimits(turn_timeout_s=60.0))
+    assert scheduler.may_ask(A, 1) and not scheduler.may_ask(A, 2) and not scheduler.may_ask(B, 1)
+    scheduler.step(DialogClosed(A), 2.0)
+
+    scheduler.step(Woke(), 100.0)
+
+    assert not scheduler.may_ask(A, 1)
+    assert scheduler.step(DialogOpened(A), 101.0) == ()
+
+
+def test_typing_shows_again_as_soon_as_the_peer_has_answered() -> None:
+    scheduler = asking(1.0, SchedulerLimits())
+
+    assert ShowTyping(A) not in scheduler.step(Woke(), 7.0)
+    assert ShowTyping(A) in scheduler.step(DialogClosed(A), 7.5)
+
+
+def test_a_message_whose_peer_knows_that_it_waits_is_not_acknowledged_again() -> None:
+    scheduler = asking(1.0, SchedulerLimits())
+
+    scheduler.step(Queued(A, 2, Told.YES), 2.0)
+
+    assert lines(scheduler.step(Woke(), 7.0)) == []
+    assert lines(scheduler.step(Woke(), 62.5)) == [Line.WAITING_STILL_OWN]
 
 
 class SchedulerWorld(RuleBasedStateMachine):

@@ -130,6 +130,17 @@ def test_a_host_that_does_not_report_after_the_grace_is_left() -> None:
     assert core.wake_at() is None
 
 
+def test_what_was_said_before_a_question_leaves_before_it() -> None:
+    core = Turn(T, stop_grace_s=5.0)
+
+    messages = [
+        effect.message for effect in played(core, Wrote("Two files match"), QUESTION) if isinstance(effect, Send)
+    ]
+
+    assert isinstance(messages[0], PieceMade) and messages[0].text == "Two files match"
+    assert messages[-1] == QUESTION.message
+
+
 def test_an_answer_reaches_the_host_once_and_only_while_it_waits() -> None:
     core = turn()
     assert played(core, Answered(D, Confirmed(True))) == []
