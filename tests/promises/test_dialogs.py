@@ -4,14 +4,16 @@ The peers' words are a script for tests/fakes/pi_agent.py and tests/fakes/acp_ag
 """
 
 import base64
+import json
 import sys
 from collections.abc import Callable
 
-import pytest
-
+from protocol.ids import AccountId, PeerId, PeerKey
 from protocol.to_supervisor import DialogKind, DialogPurpose
 from supervisor import notices
 from supervisor.core.answers import Question, Why
+from supervisor.home import Home
+from supervisor.store import AddRule, Store
 from tests.fakes.bridge import ROOT
 from tests.fakes.stage import FAKE_AGENT, Stage
 
@@ -37,11 +39,33 @@ def asked(bridge: Stage, person: str, text: str, begins: str) -> str:
     return question
 
 
+def shown(bridge: Stage, person: str, begins: str) -> list[str]:
+    """All bubbles, once the last one is this question."""
+    view = bridge.wechat.wait_for(lambda view: (view.texts(person) or [""])[-1].startswith(begins))
+    return view.texts(person)
+
+
 def told(bridge: Stage, person: str, text: str) -> str:
     """Say something; the next bubble."""
     before = len(bridge.wechat.view().texts(person))
     bridge.say(person, text)
     return bridge.answers(person, before + 1)[before]
+
+
+def always_answered(bridge: Stage, rule: str) -> None:
+    """While the bridge does not run: as if `me` had answered so. Only the embedded agent offers it."""
+    store, _ = Store.open(Home(bridge.bridge.home).journal)
+    store.apply([AddRule(PeerKey(AccountId(bridge.me), PeerId(bridge.me)), rule, 1.0)])
+    store.close()
+
+
+def taken_back(bridge: Stage, rule: str) -> None:
+    """bridge-ctl rules and revoke"""
+    (row,) = json.loads(bridge.bridge.ctl("rules", bridge.me, "--json").stdout)
+    assert (row["peer"], row["rule"], row["text"]) == (bridge.me, 1, rule)
+    assert bridge.bridge.ctl("revoke", bridge.me, "7", check=False).returncode == 1
+    assert "asked again" in bridge.bridge.ctl("revoke", bridge.me, "1").stdout
+    assert bridge.bridge.ctl("rules").stdout == "nothing was answered with always\n"
 
 
 def test_a_question_is_answered_in_its_own_chat_while_commands_and_pictures_find_their_way(stage: Stages) -> None:
@@ -111,55 +135,56 @@ def test_every_kind_of_question_takes_its_kind_of_answer(stage: Stages) -> None:
 
         asked(bridge, me, "CONFIRM", "Sure?")
         bridge.bridge.kill()
+        always_answered(bridge, "bash git status")
         bridge.bridge.start()
         bridge.hears(me, notices.interrupted().en)
         assert told(bridge, me, "yes") == "You said: yes", "the question died with its worker"
+        taken_back(bridge, "bash git status")
         asked(bridge, me, "CONFIRM", "Sure?")
         assert bridge.bridge.stop() == 0
         assert bridge.wechat.view().texts(me)[-2:] == [notices.question_withdrawn().en, '{"cancelled": true}']
 
 
-@pytest.mark.parametrize(
-    ("script", "question", "again", "bare", "declined"),
-    [
-        (
-            "TWICE",
-            "This needs your permission: touch zz\n\n1. Yes\n2. No\n\nPlease reply with the number",
-            "This one needs a clear choice",
-            "yes",
-            "no",
-        ),
-        (
-            "SAY 好\nTWICE",
-            "这一步要你同意：touch zz\n\n1. 可以\n2. 不可以\n\n请回数字",
-            "这一步要你明确选一个",
-            "好",
-            "否",
-        ),
-    ],
-    ids=["en", "zh"],
-)
-def test_what_an_agent_over_acp_wants_to_do_is_allowed_or_refused_in_the_peers_language(
-    script: str, question: str, again: str, bare: str, declined: str, stage: Stages
-) -> None:
+PERMISSIONS = {  # script, question, a bare yes and what it leads to, a no
+    "en": (
+        "TWICE",
+        "This needs your permission: touch zz\n\n1. Yes\n2. No\n\nPlease reply with the number",
+        "yes",
+        "This one needs a clear choice",
+        "no",
+    ),
+    "zh": (
+        "SAY 好\nTWICE",
+        "这一步要你同意：touch zz\n\n1. 可以\n2. 不可以\n\n请回数字",
+        "好",
+        "这一步要你明确选一个",
+        "否",
+    ),
+}
+
+
+def test_what_an_agent_over_acp_wants_to_do_is_allowed_or_refused_in_the_peers_language(stage: Stages) -> None:
     """B-014, B-026, B-037: two at once are asked one by one, and the options' own ids reach the agent."""
-    with stage(agent=FAKE_AGENT, settings=PATIENT) as bridge:
-        me = bridge.me
+    with stage(guests=1, agent=FAKE_AGENT, settings=PATIENT) as bridge:
         bridge.begin()
 
-        bridge.say(me, script)
-        first = bridge.wechat.wait_for(lambda view: any(text.startswith(question) for text in view.texts(me)))
-        assert told(bridge, me, bare).startswith(again)
-        bridge.say(me, "1")
-        second = bridge.answers(me, len(first.texts(me)) + 2)
-        assert second[-1].startswith(question)
-        bridge.say(me, declined)
+        for person, (script, question, bare, again, declined) in zip(
+            (bridge.me, *bridge.guests), PERMISSIONS.values(), strict=True
+        ):
+            bridge.say(person, script)
+            first = shown(bridge, person, question)
+            assert told(bridge, person, bare).startswith(again)
+            bridge.say(person, "1")
+            second = bridge.answers(person, len(first) + 2)
+            assert second[-1].startswith(question)
+            bridge.say(person, declined)
 
-        assert bridge.answers(me, len(second) + 1)[-1] == '{"first": "yes", "second": "no"}'
+            assert bridge.answers(person, len(second) + 1)[-1] == '{"first": "yes", "second": "no"}'
 
 
 def test_whatever_ends_a_question_ends_it_once_and_what_is_written_then_is_a_message(stage: Stages) -> None:
-    """Withdrawn, stopped, its worker killed, its account paused; and turned away where it cannot be sent (B-035)."""
+    """Withdrawn, stopped, its worker killed, its peer denied (B-021), its account paused; and cancelled where it cannot be
+    sent (B-035)."""
     with stage(guests=1, agent=asking(), settings=f"{PATIENT}[workers]\nconcurrency = 1\n") as bridge:
         me, (guest,) = bridge.me, bridge.guests
         bridge.begin()
@@ -187,10 +212,15 @@ def test_whatever_ends_a_question_ends_it_once_and_what_is_written_then_is_a_mes
         bridge.say(me, "SAY more")
         assert bridge.hears(me, "more")[-2:] == ['{"cancelled": true}', "more"]
 
-        asked(bridge, guest, "CONFIRM", "Sure?")
+        question = asked(bridge, guest, "CONFIRM", "Sure?")
+        bridge.bridge.ctl("deny", guest, "--yes")
+        bridge.bridge.wait_log("dialog_closed .*outcome=turn_over", count=3)
+
+        asked(bridge, me, "CONFIRM", "Sure?")
+        before = len(bridge.wechat.view().texts(me))
         bridge.bridge.ctl("pause")
-        texts = bridge.hears(guest, '{"cancelled": true}')
-        assert texts[-2:] == [notices.question_withdrawn().en, '{"cancelled": true}']
+        assert bridge.answers(me, before + 2)[before:] == [notices.question_withdrawn().en, '{"cancelled": true}']
+        assert bridge.wechat.view().texts(guest)[-1] == question, "who is denied hears nothing more"
         assert bridge.bridge.status()["dialogs"] == []
 
 
