@@ -150,6 +150,30 @@ def test_questions_reach_the_peer_and_the_todo_list_the_bridge(spec: SessionSpec
     run(scenario())
 
 
+def test_a_file_is_laid_into_the_outbox_and_its_fate_told_to_the_model(spec: SessionSpec, model: FakeModel) -> None:
+    (spec.workspace / "a b.txt").write_text("hello")
+    outbox = spec.session_dir / "outbox"
+
+    async def scenario() -> None:
+        async with opened("pi", spec) as session:
+            for answer, told in (({"ok": True, "detail": ""}, "was sent"), ({"ok": False, "detail": "6 MB"}, "6 MB")):
+                events = []
+                async for event in session.turn(Prompt(text='CALL send_file {"path":"a b.txt","caption":"look"}')):
+                    events.append(event)
+                    for offer in outbox.glob("*.json"):  # it is there by the time the tool is told to be running
+                        assert json.loads(offer.read_text()) == {"name": "a b.txt", "caption": "look"}
+                        assert (outbox / offer.stem / "a b.txt").read_text() == "hello"
+                        offer.rename(offer.with_suffix(".taken"))
+                        offer.with_suffix(".answer").write_text(json.dumps(answer))
+                assert told in words(events)
+                assert not list(outbox.glob("*.answer"))
+            assert len(list(outbox.glob("*.taken"))) == 2
+            said, _ = await answered(session, 'CALL send_file {"path":"missing"}')
+            assert "ENOENT" in said
+
+    run(scenario())
+
+
 def test_a_plan_is_reviewed_and_holds_changes_back_until_it_is_agreed_to(spec: SessionSpec, model: FakeModel) -> None:
     plan, change = 'CALL exit_plan_mode {"title":"Tidy","plan":"1. look"}', 'CALL bash {"command":"touch a"}'
 
