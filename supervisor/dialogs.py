@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol, assert_never
 
@@ -161,7 +161,7 @@ class DialogLoop:
         plan = message.purpose is DialogPurpose.PLAN_REVIEW
         rules = Rules.KEPT if policy.role is Role.OPERATOR and agent.host in RULE_HOSTS else Rules.LEFT_OUT
         question = drawn(message, rules) if len(message.dialog_id) <= NAME_CHARS else None
-        if not agent.remote_dialogs or self._closed or not self._listens(key.account):
+        if not agent.remote_dialogs:
             question = None
         self._post(
             Asked(
@@ -249,7 +249,10 @@ class DialogLoop:
             sleeper.cancel()
 
     async def _take(self, item: _Item) -> None:
-        effects = self._core.step(item.event, self._clock.now())
+        event = item.event
+        if isinstance(event, Asked) and (self._closed or not self._listens(event.ref.who.account)):
+            event = replace(event, question=None)  # as it stands now, not when it was asked
+        effects = self._core.step(event, self._clock.now())
         taken = any(isinstance(effect, Take) for effect in effects)
         if taken and item.heard is not None:
             heard = item.heard

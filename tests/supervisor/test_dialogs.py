@@ -389,8 +389,23 @@ def test_a_pause_and_a_shutdown_withdraw_all_with_one_line(tmp_path: Path, how: 
             assert d.answers == {"a": Dismissed(), "b": Dismissed()}
             assert d.shown()[1:] == [notices.question_withdrawn().en]
             if how == "close":
+                assert d.dialogs.view(ME) is None
                 await d.asks(row, DialogKind.CONFIRM, name="c", seen=False)
                 assert await d.until_answered("c") == Dismissed()
+
+    run(story())
+
+
+def test_what_was_asked_in_the_moment_of_a_shutdown_is_not_put_any_more(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk(tmp_path).running() as d:
+            row, _ = await d.writes("go")
+            await d.asks(row, DialogKind.CONFIRM, seen=False)
+            await d.dialogs.close()
+
+            assert await d.until_answered() == Dismissed()
+            await d.delivery.drain()
+            assert d.shown() == []
 
     run(story())
 
