@@ -4,8 +4,10 @@ Poll, intake and delivery know channels through this file alone. Expected outcom
 is for what a call could not finish.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from protocol.content import Inbound, Unreadable
@@ -35,6 +37,23 @@ class Refused(ChannelError):
     def __init__(self, detail: str, *, code: int) -> None:
         super().__init__(detail)
         self.code = code
+
+
+class MediaUnreadable(ChannelError):
+    """Nothing can be made of this medium, now or later: no address, no key, a key that does not fit, too large."""
+
+
+class NotUploaded(ChannelError):
+    """A file could not be handed to the network, and nothing was sent to the peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file on its way out. name: what the phone shows, already safe. picture: its bytes are one"""
+
+    path: Path
+    name: str
+    picture: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +160,28 @@ class Channel(Protocol):
         """One bubble. raises Unavailable when the outcome is unknown (send again with the same key), SignedOut"""
         ...
 
+    async def send_file(self, route: Route, upload: Upload, send_key: SendKey) -> Receipt:
+        """One picture or file, without a caption. Called again with the same key it is not uploaded again.
+
+        raises NotUploaded, Unavailable (as in send_text), SignedOut
+        """
+        ...
+
     async def show_typing(self, route: Route, state: TypingState) -> None:
         """Best effort; a refused ticket is renewed once. raises ChannelError, which callers only count"""
+
+    async def aclose(self) -> None: ...
+
+
+class MediaSource(Protocol):
+    """Where announced media are fetched; needs no signed-in account."""
+
+    async def download(self, item: bytes, sink: Callable[[bytes], None], *, most_bytes: int) -> None:
+        """item: Media.wire. Hands the plain bytes to sink as they come; none may be used before this returns.
+
+        raises MediaUnreadable (also beyond most_bytes), Unavailable: worth another try
+        """
+        ...
 
     async def aclose(self) -> None: ...
 

@@ -17,20 +17,25 @@ from supervisor.channels.base import (
     Batch,
     Credentials,
     Limits,
+    NotUploaded,
     Receipt,
     ReceiptKind,
     Refused,
     Route,
     TypingState,
     Unavailable,
+    Upload,
 )
 from supervisor.channels.wechat import WeChatSettings, wire
+from supervisor.channels.wechat.cdn import Cdn, measured
 from supervisor.channels.wechat.http import BODY_S, Http, Silent
+from supervisor.channels.wechat.media import outbound_key
 from supervisor.channels.wechat.wire import App
 
 BODY_BYTES = 16 * 1024  # of one sendmessage request: beyond 16,384 bytes of text WeChat answers `prepare failed`
 ANSWER_BYTES = 64 * 1024  # of everything but a batch
 SEND_CONNECTIONS = 8
+UPLOADS = 100  # items of files uploaded already, for the next try of their send
 TICKETS = 1000  # typing tickets remembered; more, and the longest unused is asked for again
 
 
@@ -77,7 +82,9 @@ class WeChatChannel:
         self._app = App(settings.channel_version, settings.bot_agent)
         self._polls = self._http(connections=1)
         self._sends = self._http(connections=SEND_CONNECTIONS)
+        self._cdn = Cdn(settings)
         self._typing: OrderedDict[PeerId, _Typing] = OrderedDict()
+        self._uploaded: OrderedDict[SendKey, dict[str, object]] = OrderedDict()
 
     @property
     def limits(self) -> Limits:
@@ -110,13 +117,42 @@ class WeChatChannel:
         return wire.parse_batch(wire.read_answer(wire.GETUPDATES, answer))
 
     async def send_text(self, route: Route, text: str, send_key: SendKey) -> Receipt:
-        body = wire.send_body(self._app, route.peer, send_key, route.reply_token, wire.text_item(text))
+        return await self._send(route, wire.text_item(text), send_key)
+
+    async def _send(self, route: Route, item: dict[str, object], send_key: SendKey) -> Receipt:
+        body = wire.send_body(self._app, route.peer, send_key, route.reply_token, item)
         try:
             answer = await self._call(wire.SENDMESSAGE, body, within_s=self._timing.send_s)
         except Refused as refusal:
             return Receipt(ReceiptKind.REJECTED, code=refusal.code)
         message_id = wire.sent_message_id(answer)
         return Receipt(ReceiptKind.ACCEPTED if message_id else ReceiptKind.UNCONFIRMED, message_id)
+
+    async def send_file(self, route: Route, upload: Upload, send_key: SendKey) -> Receipt:
+        item = self._uploaded.get(send_key)
+        if item is None:
+            item = await self._upload(route, upload)
+            self._uploaded[send_key] = item
+            if len(self._uploaded) > UPLOADS:
+                self._uploaded.popitem(last=False)
+        return await self._send(route, item, send_key)
+
+    async def _upload(self, route: Route, upload: Upload) -> dict[str, object]:
+        plain = await measured(upload)
+        key, filekey = secrets.token_bytes(16), secrets.token_hex(16)
+        body = wire.getuploadurl_body(self._app, route.peer, plain, filekey=filekey, key=key)
+        try:
+            answer = await self._call(wire.GETUPLOADURL, body, within_s=self._timing.send_s)
+        except Refused as refusal:
+            raise NotUploaded(str(refusal)) from None
+        addresses = wire.upload_addresses(
+            answer,
+            filekey,
+            cdn_base_url=self._settings.cdn_base_url,
+            trusted_hosts=self._settings.trusted_hosts,
+        )
+        ticket = await self._cdn.upload(upload.path, plain, key, addresses)
+        return wire.media_item(plain, ticket=ticket, aes_key=outbound_key(key))
 
     async def show_typing(self, route: Route, state: TypingState) -> None:
         """After a refusal WeChat is left alone for a while, longer each time (B-104); a `stop` is due whenever the phone
@@ -147,6 +183,7 @@ class WeChatChannel:
     async def aclose(self) -> None:
         await self._polls.aclose()
         await self._sends.aclose()
+        await self._cdn.aclose()
 
     def _typing_of(self, peer: PeerId) -> _Typing:
         typing = self._typing.setdefault(peer, _Typing())

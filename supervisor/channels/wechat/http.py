@@ -11,6 +11,7 @@ import http.cookiejar
 import logging
 import socket
 import ssl
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -64,20 +65,23 @@ class Http:
         url: str,
         *,
         headers: dict[str, str],
-        body: bytes | None = None,
+        body: bytes | AsyncIterator[bytes] | None = None,
         silence_s: float,
         body_s: float = BODY_S,
         most_bytes: int = BODY_BYTES,
+        sink: Callable[[bytes], None] | None = None,
     ) -> Answer:
         """One request and its whole answer. name stands for it in errors, since a URL may hold secrets.
 
+        body       in pieces: its length stands in the headers
         silence_s  longest wait for the answer's head
+        sink       takes the body of a good answer as it comes; Answer.body is empty then. What it raises comes out here
         raises     Silent: the head did not come; Unavailable: anything else
         """
         pool = self._open_pool(name)
         pool.users += 1
         try:
-            return await self._ask(pool, name, method, url, headers, body, silence_s, body_s, most_bytes)
+            return await self._ask(pool, name, method, url, headers, body, silence_s, body_s, most_bytes, sink)
         except httpx.PoolTimeout:
             self._retire(pool)
             raise Unavailable(f"{name}: no free connection for {POOL_S:g} s, starting afresh") from None
@@ -93,13 +97,15 @@ class Http:
         method: str,
         url: str,
         headers: dict[str, str],
-        body: bytes | None,
+        body: bytes | AsyncIterator[bytes] | None,
         silence_s: float,
         body_s: float,
         most_bytes: int,
+        sink: Callable[[bytes], None] | None,
     ) -> Answer:
         timeout = httpx.Timeout(connect=CONNECT_S, write=CONNECT_S, pool=POOL_S, read=silence_s)
-        head_s = silence_s + CONNECT_S + POOL_S
+        # A body in pieces takes its time on the way out; each piece has `write` to itself.
+        head_s = silence_s + CONNECT_S + POOL_S + (0.0 if body is None or isinstance(body, bytes) else body_s)
         try:
             request = pool.client.build_request(method, url, headers=headers, content=body, timeout=timeout)
             # The client's read timeout starts anew with every byte; this one does not.
@@ -117,7 +123,7 @@ class Http:
         self.receiving += 1
         try:
             async with asyncio.timeout(body_s):
-                read = await _read(response, name, most_bytes)
+                read = await _read(response, name, most_bytes, sink)
         except TimeoutError:
             raise Unavailable(f"{name}: the answer's body did not end within {body_s:g} s") from None
         except (httpx.HTTPError, httpx.StreamError) as error:
@@ -125,7 +131,8 @@ class Http:
         finally:
             self.receiving -= 1
             await response.aclose()
-        return Answer(response.status_code, read, _retry_after_s(response.headers.get("retry-after", "")))
+        retry_after_s = _retry_after_s(response.headers.get("retry-after", ""))
+        return Answer(response.status_code, read, retry_after_s, response.headers.get("x-encrypted-param", ""))
 
     async def aclose(self) -> None:
         """Also ends what is still under way."""
@@ -158,8 +165,14 @@ class Http:
             self._pool = None
 
 
-async def _read(response: httpx.Response, name: str, most_bytes: int) -> bytes:
+async def _read(
+    response: httpx.Response, name: str, most_bytes: int, sink: Callable[[bytes], None] | None = None
+) -> bytes:
     read = bytearray()
+    if sink is not None and response.is_success:
+        async for chunk in response.aiter_bytes():
+            sink(chunk)
+        return b""
     async for chunk in response.aiter_bytes():
         read += chunk
         if len(read) > most_bytes:

@@ -13,15 +13,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from protocol.errors import BridgeError
+from supervisor.channels.base import MediaUnreadable
 from supervisor.channels.wechat import wire
 
 BLOCK_BITS = 128
 KEY_BYTES = 16
-
-
-class MediaUnreadable(BridgeError):
-    """Nothing can be made of this medium: no address, no key, a key that does not fit. One line, free of secrets."""
 
 
 @dataclass(frozen=True, slots=True)

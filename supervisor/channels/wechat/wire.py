@@ -212,6 +212,56 @@ def text_item(text: str) -> dict[str, object]:
     return {"type": TEXT, "text_item": {"text": text}}
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A file before it is enciphered. md5: of its bytes, in hex"""
+
+    name: str
+    size: int
+    md5: str
+    picture: bool
+
+
+UPLOAD_IMAGE, UPLOAD_FILE = 1, 3  # media_type: numbered otherwise than the item types
+
+
+def getuploadurl_body(app: App, peer: PeerId, plain: Plain, *, filekey: str, key: bytes) -> dict[str, object]:
+    """filekey: 32 hex digits of our own choice. Without it or no_need_thumb no address is named."""
+    return {
+        "filekey": filekey,
+        "media_type": UPLOAD_IMAGE if plain.picture else UPLOAD_FILE,
+        "to_user_id": peer,
+        "rawsize": plain.size,
+        "rawfilemd5": plain.md5,
+        "filesize": padded_size(plain.size),
+        "no_need_thumb": True,
+        "aeskey": key.hex(),
+        "base_info": app.base_info(),
+    }
+
+
+def upload_addresses(
+    answer: Mapping[str, object], filekey: str, *, cdn_base_url: str, trusted_hosts: Sequence[str]
+) -> tuple[str, ...]:
+    """Where the enciphered bytes may go, best first: the complete address, then the one built of a parameter, which
+    answers 500 for larger files (B-083). Empty when the answer names neither."""
+    full, param = _text(answer.get("upload_full_url")).strip(), _text(answer.get("upload_param"))
+    found = []
+    if full and may_move_to(full.partition("?")[0], own_base_url=cdn_base_url, trusted_hosts=trusted_hosts):
+        found.append(full)
+    if param:
+        found.append(upload_url(cdn_base_url, param, filekey))
+    return tuple(found)
+
+
+def media_item(plain: Plain, *, ticket: str, aes_key: str) -> dict[str, object]:
+    """aes_key: as phones read it (media.outbound_key). No inbound-only member: such messages are dropped."""
+    medium = {"encrypt_query_param": ticket, "aes_key": aes_key, "encrypt_type": 1}
+    if plain.picture:
+        return {"type": IMAGE, "image_item": {"media": medium, "mid_size": padded_size(plain.size)}}
+    return {"type": FILE, "file_item": {"media": medium, "file_name": plain.name, "len": str(plain.size)}}
+
+
 def getconfig_body(app: App, peer: PeerId, reply_token: ReplyToken | None) -> dict[str, object]:
     token: dict[str, object] = {"context_token": reply_token} if reply_token else {}
     return {"ilink_user_id": peer} | token | {"base_info": app.base_info()}
@@ -231,11 +281,12 @@ def notify_body(app: App) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer, read whole. retry_after_s: what its Retry-After said, else 0."""
+    """An HTTP answer, read whole. retry_after_s: what its Retry-After said, else 0. ticket: its x-encrypted-param"""
 
     status: int
     body: bytes
     retry_after_s: float = 0.0
+    ticket: str = ""
 
 
 def read_answer(endpoint: str, answer: Answer) -> dict[str, object]:
