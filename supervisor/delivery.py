@@ -130,9 +130,14 @@ class Delivery:
 
     # -- life
 
-    def restore(self, parts: Iterable[PartRow], peers: Iterable[PeerRecord]) -> None:
-        """Take over what the journal holds, before any turn."""
-        now = self._clock.now()
+    def restore(
+        self,
+        parts: Iterable[PartRow],
+        peers: Iterable[PeerRecord],
+        landed: Mapping[PeerKey, Sequence[float]] | None = None,
+    ) -> None:
+        """Take over what the journal holds, before any turn. landed: when the last sends were, in Unix seconds"""
+        now, wall = self._clock.now(), self._clock.wall()
         open_parts: dict[PeerKey, list[PartRow]] = {}
         for row in parts:
             open_parts.setdefault(row.who, []).append(row)
@@ -150,6 +155,7 @@ class Delivery:
                 heard_at=heard_at,
                 more_line=notices.more_waiting().text(peer.language),
                 now=now,
+                landed_at=[now - (wall - at) for at in (landed or {}).get(who, ())],
             )
             self._absorb(peer, effects)
             self._rouse(peer)
@@ -283,7 +289,7 @@ class Delivery:
     async def drop_parked(self, who: PeerKey, *, extra: Sequence[Change] = ()) -> int:
         """The peer does not want the parked rest: it is dropped and one line says how much. returns how many parts"""
         peer = self._peer(who)
-        count = peer.outbox.parked
+        count = peer.outbox.parked_rest
         self._step(peer, ParkedUnwanted())
         self._enqueue(peer, self._parts(PartKind.COMMAND, self._worded(peer, notices.parked_dropped(count)), None))
         peer.changes += extra
@@ -347,6 +353,10 @@ class Delivery:
 
     def parked(self, who: PeerKey) -> int:
         return self._peer(who).outbox.parked
+
+    def parked_rest(self, who: PeerKey) -> int:
+        """As far as the peer can do without it."""
+        return self._peer(who).outbox.parked_rest
 
     def idle(self, who: PeerKey) -> bool:
         """Nothing of this peer's is on its way, or will be before something happens."""

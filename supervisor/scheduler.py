@@ -387,7 +387,7 @@ class SchedulerLoop:
         await self._until_recorded(lambda: finish(close.who, close.row, notice=notice, extra=[change]))
 
     async def _tell(self, who: PeerKey, line: Line) -> None:
-        if line is Line.NOTHING_RUNNING and self._delivery.parked(who):
+        if line is Line.NOTHING_RUNNING and self._delivery.parked_rest(who):
             await self._until_recorded(lambda: self._delivery.drop_parked(who))
             return
         kind = PartKind.COURTESY if line in COURTESY else PartKind.COMMAND

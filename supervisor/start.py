@@ -46,7 +46,7 @@ async def carry_on(
     records = [record for who in book.known() if (record := book.record(who)) is not None]
     for record in records:
         loop.core.seed(record.who, record.generation)
-    delivery.restore(parts, records)
+    delivery.restore(parts, records, await journal.do(Store.landed))
     wall = clock.wall()
     unseen: list[MessageRow] = []
     for order in recover(messages.values(), parts):

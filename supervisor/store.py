@@ -417,6 +417,7 @@ HOUR_S = 3_600.0
 USAGE_S = 400 * 86_400.0  # a year of days, to compare with
 CLOCK_SAMPLES = 50
 REFUSED_KEPT = 1_000
+LANDED_LATELY = 1_000  # of all parts, among which those are looked for at a start
 SENT_LATELY = 100  # of a peer's parts, among which those sent while its message was on its way are looked for
 
 # Ids are TEXT: WeChat's exceed 2^63. States are spelled out in the partial indexes, as in the queries that use them.
@@ -1043,6 +1044,19 @@ class Store:
     def open_parts(self) -> tuple[PartRow, ...]:
         """PENDING, SENDING and PARKED parts, oldest first."""
         return self._parts(f"{_OPEN_PART} ORDER BY place")
+
+    def landed(self) -> dict[PeerKey, tuple[float, ...]]:
+        """When the last parts were sent that are open no more, in Unix seconds, oldest first."""
+        rows = self._rows(
+            "SELECT account, peer, state_at FROM (SELECT * FROM part ORDER BY place DESC LIMIT ?)"
+            " WHERE attempts > 0 AND state IN ('accepted', 'unconfirmed', 'dropped') ORDER BY state_at",
+            LANDED_LATELY,
+        )
+        found: dict[PeerKey, tuple[float, ...]] = {}
+        for account, peer, at in rows:
+            who = PeerKey(AccountId(account), PeerId(peer))
+            found[who] = (*found.get(who, ()), at)
+        return found
 
     def message(self, row: int) -> MessageRow | None:
         return next(iter(self._messages("row = ?", row)), None)

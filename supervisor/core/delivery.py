@@ -72,7 +72,7 @@ class TurnStopped:
 
 @dataclass(frozen=True, slots=True)
 class ParkedUnwanted:
-    """The peer asked to be spared what is parked."""
+    """The peer asked to be spared what is parked; outcomes stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +254,18 @@ class Outbox:
         heard_at: float | None,
         more_line: str,
         now: float,
+        landed_at: Iterable[float] = (),
     ) -> tuple[OutboxEffect, ...]:
         """Take over the journal's open parts, given as (part, state, attempts), oldest first.
+
+        landed_at   when the last ones that are open no more were sent: a message written before that may yet come
 
         One that was on its way is tried again first, with its own key: if the server has it, it is not shown twice.
         Courtesy lines speak of a wait that is over, and those who asked are gone: they are dropped.
         """
         self._spent, self._heard_at, self._more_line = spent, heard_at, more_line
         self._sent_since_heard, self._sent_at = spent, now
+        self._landed_at.extend(landed_at)
         stale: list[OutboxEffect] = []
         for part, state, attempts in parts:
             if part.kind in FLEETING:
@@ -284,6 +288,11 @@ class Outbox:
     @property
     def parked(self) -> int:
         return sum(item.state is PartState.PARKED for item in self._items)
+
+    @property
+    def parked_rest(self) -> int:
+        """Those of them that the peer may do without: how a message of theirs ended is told in any case."""
+        return sum(self._spared(item) for item in self._items)
 
     @property
     def suspicious(self) -> bool:
@@ -327,8 +336,7 @@ class Outbox:
                     self._flying.unwanted = self._flying.part.kind is PartKind.REPLY
                 self._drop(effects, lambda item: item.part.turn == turn and item.part.kind is PartKind.REPLY)
             case ParkedUnwanted():
-                parked = {item.part.key for item in self._items if item.state is PartState.PARKED}
-                self._drop(effects, lambda item: item.part.key in parked)
+                self._drop(effects, self._spared)
             case Lapsed(keys):
                 self._items = [one for one in self._items if one is self._flying or one.part.key not in keys]
             case QuestionOver():
@@ -439,6 +447,10 @@ class Outbox:
     def _needed_elsewhere(self, item: _Item) -> bool:
         queued = sum(not other.paid and not other.courtesy for other in self._items)
         return self.left - queued <= self.rules.reserve + COURTESY_MARGIN
+
+    @staticmethod
+    def _spared(item: _Item) -> bool:
+        return item.state is PartState.PARKED and item.part.kind is not PartKind.OUTCOME
 
     def _is_closed(self, now: float) -> bool:
         return self._heard_at is None or now >= self._heard_at + self.rules.window_s

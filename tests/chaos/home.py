@@ -299,7 +299,7 @@ class ChaosHome:
             text = f"{token} {order}"
             answer = host.answer_to(text)
         said = self.wechat.say(person, text, to=self.bot)
-        self._said.append(checks.Said(said.message_id, person, text, answer, said.at_ms, said.seq))
+        self._said.append(checks.Said(said.message_id, person, text, answer, said.at_ms, said.seq, "MODEL" not in text))
 
     def _scripted(self, token: str) -> tuple[str, str]:
         """For tests/fakes/acp_agent.py, and what it says to that. The token stands first in what it remembers."""

@@ -694,3 +694,25 @@ def test_what_was_sent_before_the_peer_wrote_does_not() -> None:
     box.step(PeerWrote(9.0, MORE, written_at=8.0), now=9.0)
 
     assert box.left == PROMPT.budget
+
+
+def test_what_was_sent_before_a_restart_counts_if_a_message_written_earlier_comes_after_it() -> None:
+    box = Outbox(SIZE, PROMPT)
+    box.restore([], spent=3, heard_at=0.0, more_line=MORE, now=10.0, landed_at=[2.0, 4.0, 6.0])
+
+    box.step(PeerWrote(11.0, MORE, written_at=3.0), now=11.0)
+
+    assert box.left == PROMPT.budget - 2
+
+
+def test_who_wants_the_parked_rest_dropped_still_hears_how_the_turn_ended() -> None:
+    box = outbox()
+    box.step(Enqueued((reply("a"), reply("b"), line("failed", PartKind.OUTCOME, 1))), now=1.0)
+    box.step(Rejected(), now=1.0)
+    assert (box.parked, box.parked_rest) == (3, 2)
+
+    box.step(PeerWrote(9.0, MORE), now=9.0)
+    effects = box.step(ParkedUnwanted(), now=9.0)
+
+    assert marks(effects, PartState.DROPPED) == ["a", "b"]
+    assert sends(box.step(Woke(), now=9.0 + PARKED_PAUSE_S)) == ["failed"]
