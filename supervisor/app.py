@@ -20,10 +20,12 @@ from protocol.errors import BridgeError
 from protocol.home import find_home
 from protocol.ids import AccountId, PeerKey
 from supervisor import cgroup, config, logs, platform
-from supervisor.accounts import Accounts
+from supervisor.accounts import Accounts, wechat_settings
 from supervisor.accounts import Hooks as AccountHooks
+from supervisor.attachments import Attachments
 from supervisor.audit import AuditLog
 from supervisor.channels.base import Channel, Route
+from supervisor.channels.wechat.cdn import Cdn
 from supervisor.channels.wechat.wire import WeChatReader
 from supervisor.clock import SystemClock
 from supervisor.closing import close_peers
@@ -298,13 +300,25 @@ class Bridge:
             tasks=tasks,
             clock=clock,
         )
+        grants = Grants(self._home, book, journal, isolation, gatekeeper)
+        cdn = Cdn(wechat_settings(settings.wechat, self._environment))
+        closing.push_async_callback(cdn.aclose)
+        attachments = Attachments(
+            source=cdn,
+            folder=grants.media_folder,
+            place=lambda who: self._home.media_dir(*who),
+            root=self._home.media,
+            settings=lambda: book.settings,
+            tasks=tasks,
+        )
+        await asyncio.to_thread(attachments.tidy)
         indicator = Indicator(tasks, partial(_route, accounts, book, settings))
         loop = SchedulerLoop(
             Scheduler(_limits(settings)),
             journal=journal,
             delivery=delivery,
-            grants=Grants(self._home, book, journal, isolation, gatekeeper),
-            prompts=Prompts(journal, book, reader, clock),
+            grants=grants,
+            prompts=Prompts(journal, book, reader, attachments, clock),
             indicator=indicator,
             dialogs=dialogs,
             tasks=tasks,
@@ -321,6 +335,7 @@ class Bridge:
             conversations=conversations,
             dialogs=dialogs,
             accounts=accounts,
+            attachments=attachments,
             reader=reader,
             usage=usage,
             clock=clock,
@@ -351,6 +366,7 @@ class Bridge:
             started=started,
             journal=journal,
             accounts=accounts,
+            attachments=attachments,
             book=book,
             scheduler=loop.core,
             delivery=delivery,

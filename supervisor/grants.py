@@ -118,6 +118,12 @@ class Grants:
         )
         return plan, grant
 
+    async def media_folder(self, who: PeerKey) -> Path:
+        """Where this peer's attachments are kept, readable by its worker. raises GrantRefused"""
+        folder = self._home.media_dir(*who)
+        _own_folder(folder, await self._uid(who, self._book.policy(who)))
+        return folder
+
     async def _rules(self, who: PeerKey, policy: PeerPolicy) -> tuple[str, ...]:
         """ "Always" answers count only where they could be given: a peer that is a guest now is asked again."""
         if policy.role is not Role.OPERATOR or policy.agent.host not in RULE_HOSTS:

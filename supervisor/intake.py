@@ -10,12 +10,14 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from protocol.content import Inbound, MediaKind, Unreadable
 from protocol.ids import AccountId, PeerKey
-from supervisor import notices
+from supervisor import attachments, notices
 from supervisor.accounts import Accounts
+from supervisor.attachments import Attachments, Saved
 from supervisor.channels.base import Reader
 from supervisor.clock import Clock
 from supervisor.conversations import Conversations
@@ -39,7 +41,7 @@ from supervisor.core.admission import (
     written_at,
 )
 from supervisor.core.poll import Arrival
-from supervisor.core.scheduler import Queued, Told
+from supervisor.core.scheduler import Fetched, Queued, Told
 from supervisor.core.states import MessageState, PartKind
 from supervisor.delivery import Delivery
 from supervisor.dialogs import DialogLoop, ReplyWas
@@ -87,10 +89,12 @@ class Intake:
         conversations: Conversations,
         dialogs: DialogLoop,
         accounts: Accounts,
+        attachments: Attachments,
         reader: Reader,
         usage: Usage,
         clock: Clock,
     ) -> None:
+        self._attachments = attachments
         self._journal = journal
         self._book = book
         self._loop = loop
@@ -125,6 +129,14 @@ class Intake:
             )
             self._rows.append(_Arrived(row, arrival is Arrival.BACKLOG, number == last, marked=number == 0))
         self._wake.set()
+
+    def again(self, row: MessageRow) -> None:
+        """At start: this one was admitted and waits for its turn; what it brings is fetched again where it is missing."""
+        inbound = self._reader.parse(row.raw)
+        held = not isinstance(inbound, Unreadable) and attachments.hold(inbound)
+        self._loop.post(Queued(row.who, row.row, held=held))
+        if not isinstance(inbound, Unreadable) and held:
+            self._attachments.fetch(row.who, row.row, inbound, partial(self._fetched, row.who, row.row, inbound))
 
     async def run(self) -> None:
         """Until close()."""
@@ -206,17 +218,35 @@ class Intake:
             changes = [heard, *self._closing(arrived, MessageState.COMMAND)]
             await self._delivery.notice(who, mute, PartKind.COMMAND, extra=changes)
             await self._book.refresh(who)
+            self._attachments.fetch(who, row.row, inbound, _nothing)
             return
         if commands.may_answer(command, media) and await self._answers(arrived, heard):
             await self._book.refresh(who)
             return
         asked = self._dialogs.visible(who)
-        queued = await self._prompt(arrived, policy, record, heard, late, Told.YES if asked else Told.NO)
+        held = attachments.hold(inbound)
+        queued = await self._prompt(arrived, policy, record, heard, late, Told.YES if asked else Told.NO, held)
         if queued and asked:
             await self._delivery.notice(who, notices.queued_behind_question(), PartKind.COMMAND)
-        # One line a message, until attachments can be fetched; the agent is told by prompts.py.
-        if queued and (notice := _unread(inbound)) is not None:
+        if queued and held:
+            self._attachments.fetch(who, row.row, inbound, partial(self._fetched, who, row.row, inbound))
+        elif queued and inbound.media:
+            await self._tell_unread(who, row.row, inbound)
+            self._attachments.fetch(who, row.row, inbound, _nothing)  # the sound behind a transcript
+
+    async def _fetched(self, who: PeerKey, row: int, inbound: Inbound) -> None:
+        """What could be had is there: the turn may begin. One line says what could not; prompts.py tells the agent."""
+        self._loop.post(Fetched(who, row))
+        await self._tell_unread(who, row, inbound)
+
+    async def _tell_unread(self, who: PeerKey, row: int, inbound: Inbound) -> None:
+        notice = _unread(inbound, self._attachments.saved(who, row, inbound))
+        if notice is None:
+            return
+        try:
             await self._delivery.notice(who, notice, PartKind.OUTCOME)
+        except JournalUnavailable as error:
+            log.error("journal_unavailable reason=%s", error)
 
     async def _answers(self, arrived: _Arrived, heard: Heard) -> bool:
         """Are these words for a question that this peer is being asked? Then they have been dealt with."""
@@ -233,7 +263,14 @@ class Intake:
         return reply is ReplyWas.AN_ANSWER
 
     async def _prompt(
-        self, arrived: _Arrived, policy: PeerPolicy, record: PeerRecord, heard: Heard, late: bool, told: Told
+        self,
+        arrived: _Arrived,
+        policy: PeerPolicy,
+        record: PeerRecord,
+        heard: Heard,
+        late: bool,
+        told: Told,
+        held: bool,
     ) -> bool:
         """Queue it, or turn it away: False."""
         who = arrived.row.who
@@ -252,7 +289,7 @@ class Intake:
             case Admit():
                 changes = [heard, *self._closing(arrived, MessageState.QUEUED)]
                 done = asyncio.Event()
-                self._loop.post(Queued(who, arrived.row.row, told), changes, after=done.set)
+                self._loop.post(Queued(who, arrived.row.row, told, held), changes, after=done.set)
                 await done.wait()
             case TurnAway(why, said, wait_s):
                 changes = [heard, *self._closing(arrived, MessageState.TURNED_AWAY)]
@@ -319,14 +356,15 @@ def _unheard(inbound: Inbound) -> Notice | None:
     return None
 
 
-def _unread(inbound: Inbound) -> Notice | None:
-    """What to say of a prompt's attachments."""
-    unread = [media for media in inbound.media if not media.transcript]
-    if not unread:
-        return None
-    mute = _unheard(inbound)
-    if mute is not None and all(media.kind in (MediaKind.VOICE, MediaKind.VIDEO) for media in unread):
-        return mute
+async def _nothing() -> None:
+    pass
+
+
+def _unread(inbound: Inbound, saved: Sequence[Saved]) -> Notice | None:
+    """What to say of a prompt's attachments: of those that could not be had, else of those that nobody understands."""
+    unread = [one.media for one in saved if one.path is None and not one.media.transcript]
+    if all(media.kind in (MediaKind.VOICE, MediaKind.VIDEO) for media in unread):
+        return _unheard(inbound)
     # An unknown kind's name is ours, not the sender's.
     return notices.attachment_unreadable([media.name for media in unread if media.kind is not MediaKind.UNKNOWN])
 

@@ -1,7 +1,10 @@
 """Builds the prompt of one turn from the journal's row: the peer's words, and what the bridge has to say about them."""
 
+from pathlib import Path
+
 from protocol.content import Media, MediaKind, Prompt, Quote, Unreadable
 from protocol.ids import AccountId, PeerKey
+from supervisor.attachments import Attachments
 from supervisor.channels.base import Reader
 from supervisor.clock import Clock
 from supervisor.core import prompts
@@ -15,7 +18,10 @@ LATE_S = 60.0  # a backlog's message younger than this came as good as at once
 
 
 class Prompts:
-    def __init__(self, journal: Journal, book: PeerBook, reader: Reader, clock: Clock) -> None:
+    def __init__(
+        self, journal: Journal, book: PeerBook, reader: Reader, attachments: Attachments, clock: Clock
+    ) -> None:
+        self._attachments = attachments
         self._journal = journal
         self._book = book
         self._reader = reader
@@ -37,7 +43,8 @@ class Prompts:
             return Prompt(message.text, tuple(notes))
         # All that a peer can make long shares one allowance, the words first.
         quoted = "" if inbound.quote is None else await self._quoted(who.account, inbound.quote)
-        unread = [_name(media) for media in inbound.media if not media.transcript]
+        attached = [one for one in self._attachments.saved(who, row, inbound) if not one.media.transcript]
+        unread = [_name(one.media) for one in attached if one.path is None]
         texts = (sanitise(inbound.text), quoted, *unread)
         (text, quoted, *unread), missing = cap_all(texts, self._book.settings.wechat.max_inbound_chars)
         if missing:
@@ -46,7 +53,20 @@ class Prompts:
             notes.append(prompts.note_quote(quoted) if quoted else prompts.note_quote_unknown())
         if unread:
             notes.append(prompts.note_attachments_unread([name or A_FILE for name in unread]))
-        return Prompt(text, tuple(notes))
+        notes += [prompts.note_attachment_before(str(path)) for path in await self._kept_before(who, row)]
+        images = tuple(str(one.path) for one in attached if one.path is not None and one.is_picture)
+        files = tuple(str(one.path) for one in attached if one.path is not None and not one.is_picture)
+        notes += [prompts.note_attachment(path) for path in (*images, *files)]
+        return Prompt(text, tuple(notes), images, files)
+
+    async def _kept_before(self, who: PeerKey, row: int) -> list[Path]:
+        """Voice and video that started no turn of their own, since this peer's last turn."""
+        kept: list[Path] = []
+        for message in await self._journal.do(Store.wordless_before, who, row):
+            inbound = self._reader.parse(message.raw)
+            if not isinstance(inbound, Unreadable):
+                kept += [one.path for one in self._attachments.saved(who, message.row, inbound) if one.path is not None]
+        return kept
 
     async def _age_s(self, message: MessageRow) -> float:
         offset_ms = await self._journal.do(Store.clock_offset_ms, message.who.account)

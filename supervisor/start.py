@@ -13,7 +13,7 @@ from supervisor import notices
 from supervisor.clock import Clock
 from supervisor.core.poll import Arrival
 from supervisor.core.recovery import Handle, Interrupt, RunAgain, SetAside, recover
-from supervisor.core.scheduler import AccountHeld, Queued
+from supervisor.core.scheduler import AccountHeld
 from supervisor.core.states import MessageRow, MessageState, PartKind
 from supervisor.delivery import Delivery
 from supervisor.intake import Intake
@@ -70,8 +70,8 @@ async def carry_on(
                     await delivery.notice(who, notices.failed(), PartKind.OUTCOME, extra=[dead])
                 else:
                     await journal.do(Store.apply, [dead])
-            case RunAgain(row, who):
-                loop.post(Queued(who, row))
+            case RunAgain(row):
+                intake.again(messages[row])
             case Handle(row):
                 unseen.append(messages[row])
             case _:

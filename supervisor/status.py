@@ -20,6 +20,7 @@ from protocol.ctl import (
 from protocol.ids import PeerKey, label
 from protocol.spec import NetworkMode
 from supervisor.accounts import Accounts
+from supervisor.attachments import Attachments
 from supervisor.clock import Clock
 from supervisor.core.dialog import View
 from supervisor.core.scheduler import Scheduler
@@ -44,6 +45,7 @@ class StatusBoard:
     started: float  # monotonic
     journal: Journal
     accounts: Accounts
+    attachments: Attachments
     book: PeerBook
     scheduler: Scheduler
     delivery: Delivery
@@ -109,7 +111,7 @@ class StatusBoard:
             budget_left=self.delivery.budget_left(who),
             parked_parts=self.delivery.parked(who),
             session_age_s=None if started is None else _tenth(max(0.0, wall - started)),
-            media_bytes=0,
+            media_bytes=self.attachments.size_of(who),
             worker=None if view is None else _worker(view),
         )
 

@@ -1061,6 +1061,16 @@ class Store:
     def message(self, row: int) -> MessageRow | None:
         return next(iter(self._messages("row = ?", row)), None)
 
+    def wordless_before(self, who: PeerKey, row: int) -> tuple[MessageRow, ...]:
+        """Messages that were dealt with without a turn and without words, since the peer's last turn before this row."""
+        return self._messages(
+            "account = ?1 AND sender = ?2 AND row < ?3 AND state = 'command' AND text = '' AND row > coalesce("
+            "(SELECT max(row) FROM message WHERE account = ?1 AND sender = ?2 AND row < ?3 AND conversation IS NOT NULL), 0)"
+            " ORDER BY row",
+            *who,
+            row,
+        )
+
     def message_text(self, account: AccountId, message_id: MessageId) -> str | None:
         """What a quoted id said: an inbound's text or an accepted part's."""
         rows = self._rows(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 QUOTE_CHARS = 400
 NAME_CHARS = 80
+PATH_CHARS = 1000  # of our own making but for the file's name, which lost its brackets before
 
 _LOSES = str.maketrans({"[": "(", "]": ")", "\n": " ", "\r": " ", "\t": " ", "\u2028": " ", "\u2029": " "})
 
@@ -45,6 +46,15 @@ def note_cut(missing_chars: int) -> str:
 def note_attachments_unread(names: Sequence[str]) -> str:
     listed = ", ".join(f"“{foreign(name, NAME_CHARS)}”" for name in names)
     return f"[bridge: attached, but not readable here: {listed}]"
+
+
+def note_attachment(path: str) -> str:
+    return f"[bridge: attached: {foreign(path, PATH_CHARS)}]"
+
+
+def note_attachment_before(path: str) -> str:
+    """A voice message without words, or a video, that came since the last turn and started none."""
+    return f"[bridge: sent before this message, and kept: {foreign(path, PATH_CHARS)}]"
 
 
 def foreign(text: str, limit: int) -> str:

@@ -43,11 +43,23 @@ class Told(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """An admitted prompt of this peer stands in the journal as QUEUED (or will, in the same transaction)."""
+    """An admitted prompt of this peer stands in the journal as QUEUED (or will, in the same transaction).
+
+    held: its attachments are still on their way: it keeps its place, and is not begun before Fetched
+    """
 
     who: PeerKey
     row: int
     told: Told = Told.NO
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """All that the message brings is there, or will never be."""
+
+    who: PeerKey
+    row: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +205,7 @@ class Woke:
 
 SchedulerEvent = (
     Queued
+    | Fetched
     | WorkerOpened
     | WorkerLeaves
     | WorkerGone
@@ -371,6 +384,7 @@ class _Turn:
 class _Waiting:
     row: int
     since: float
+    held: bool = False
 
 
 @dataclass(slots=True)
@@ -453,9 +467,12 @@ class Scheduler:
         effects: list[SchedulerEffect] = []
         self._story.append(f"{now:.3f} {event}")
         match event:
-            case Queued(who, row, told):
+            case Fetched(who, row):
+                for one in self._peer(who).waiting:
+                    one.held = one.held and one.row != row
+            case Queued(who, row, told, held):
                 peer = self._peer(who)
-                peer.waiting.append(_Waiting(row, now))
+                peer.waiting.append(_Waiting(row, now, held))
                 if peer.episode_since is None:
                     peer.episode_since, peer.acks = now, 0
                 if told is Told.YES:
@@ -719,6 +736,9 @@ class Scheduler:
                 self._leave(peer, effects)
 
     def _schedule(self, now: float, effects: list[SchedulerEffect]) -> None:
+        for peer in self._peers.values():
+            if peer.slot and peer.turn is None and peer.waiting and peer.waiting[0].held:
+                peer.slot = False  # others need it meanwhile
         if not self._draining and not self.disk_full:
             free = self._limits.concurrency - sum(self._counts(p) for p in self._peers.values())
             for peer in self._oldest_wait_first():
@@ -792,7 +812,7 @@ class Scheduler:
         ready = [
             p
             for p in self._peers.values()
-            if p.waiting and not p.slot and p.turn is None and p.who.account not in self._held
+            if p.waiting and not p.waiting[0].held and not p.slot and p.turn is None and p.who.account not in self._held
         ]
         return sorted(ready, key=lambda p: p.waiting[0].since)
 

@@ -143,10 +143,21 @@ class SimulatedWeChat:
         many = [{"person": person, "said": one} for person, one in said]
         return [Said(**one) for one in self._post("/sim/say", many)["said"]]
 
-    def attach(self, person: str, kind: str, data: bytes, *, name: str = "", to: str = "", **parts: Any) -> Said:
-        """A picture, file, voice or video. parts: transcript, key_form, address ... (demo/inbound.py, Attachment)"""
+    def attach(
+        self,
+        person: str,
+        kind: str,
+        data: bytes,
+        *,
+        name: str = "",
+        to: str = "",
+        text: str | None = None,
+        **parts: Any,
+    ) -> Said:
+        """A picture, file, voice or video, with words in the same message or without. parts: transcript, key_form,
+        address ... (demo/inbound.py, Attachment)"""
         attachment = {"kind": kind, "data": base64.b64encode(data).decode(), "name": name, **parts}
-        return self.say(person, to=to, attachment=attachment)
+        return self.say(person, text, to=to, attachment=attachment)
 
     def bubbles(self, person: str, side: str = "bot") -> list[Bubble]:
         return self.view().bubbles(person, side)

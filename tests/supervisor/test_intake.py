@@ -29,6 +29,7 @@ from supervisor.prompts import Prompts
 from supervisor.scheduler import SchedulerLoop
 from supervisor.store import AccountRecord, BeginHandling, Journal, MessageRow, PartRow, Store
 from supervisor.usage import Usage
+from tests.fakes.attachments import NothingSaved
 
 OWNER = AccountId("owner@im.wechat")
 ME = PeerKey(OWNER, PeerId("owner@im.wechat"))
@@ -72,6 +73,7 @@ class Hall:
     loop: SchedulerLoop
     prompts: Prompts
     dialogs: DialogLoop
+    attachments: NothingSaved
 
     async def arrives(self, *messages: RawMessage, arrival: Arrival = Arrival.LIVE) -> tuple[MessageRow, ...]:
         recorded = await self.journal.do(
@@ -112,7 +114,8 @@ async def hall(path: Path, settings: Settings | None = None) -> AsyncIterator[Ha
             tasks=tasks,
             clock=clock,
         )
-        prompts = Prompts(journal, book, WeChatReader(), clock)
+        attachments = NothingSaved()
+        prompts = Prompts(journal, book, WeChatReader(), attachments, clock)  # type: ignore[arg-type]
         dialogs = DialogLoop(
             journal=journal,
             delivery=delivery,
@@ -146,12 +149,13 @@ async def hall(path: Path, settings: Settings | None = None) -> AsyncIterator[Ha
             ),
             dialogs=dialogs,
             accounts=Accounts(),  # type: ignore[arg-type]
+            attachments=attachments,  # type: ignore[arg-type]
             reader=WeChatReader(),
             usage=Usage(journal, clock),
             clock=clock,
         )
         running = [tasks.create_task(run(), name="loop") for run in (loop.run, dialogs.run)]
-        yield Hall(journal, intake, loop, prompts, dialogs)
+        yield Hall(journal, intake, loop, prompts, dialogs, attachments)
         for task in running:
             task.cancel()
         await asyncio.sleep(0)
@@ -255,6 +259,7 @@ def test_an_attachment_is_named_to_its_peer_in_one_line_and_the_words_run(
             await here.until_all_judged()
             await here.intake.close()
             await judging
+            await here.attachments.all_fetched()
 
             assert [part.text for part in await here.parts()] == ([line] if line else [])
             assert here.loop.core.waiting_of(ME) == 1

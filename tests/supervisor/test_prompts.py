@@ -15,6 +15,7 @@ from supervisor.config import Settings, WeChat
 from supervisor.peers import PeerBook
 from supervisor.prompts import Prompts
 from supervisor.store import AccountRecord, Heard, Journal, SetInterruptedNote, Store
+from tests.fakes.attachments import NothingSaved
 
 OWNER = AccountId("owner@im.wechat")
 ME = PeerKey(OWNER, PeerId("owner@im.wechat"))
@@ -69,7 +70,8 @@ def built(
         (row,) = (await journal.do(Store.record_batch, OWNER, arrived, NOW)).rows
         changes = [Heard(row.row, ME, NOW, None, "en", "", late), SetInterruptedNote(ME, interrupted)]
         await journal.do(Store.apply, changes)
-        prompt = await Prompts(journal, book, WeChatReader(), Clock()).build(ME, row.row)
+        prompts = Prompts(journal, book, WeChatReader(), NothingSaved(), Clock())  # type: ignore[arg-type]
+        prompt = await prompts.build(ME, row.row)
         await journal.close()
         return prompt
 

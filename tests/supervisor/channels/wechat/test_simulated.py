@@ -11,14 +11,13 @@ import pytest
 from protocol.content import Inbound
 from protocol.ids import AccountId, Cursor, PeerId, SendKey
 from supervisor.channels.base import ReceiptKind, Route, SignedOut, TypingState
-from supervisor.channels.wechat import WeChatSettings
-from supervisor.channels.wechat.client import Timing, WeChatChannel
-from supervisor.channels.wechat.login import Confirmed, log_in
+from supervisor.channels.wechat.client import WeChatChannel
 from supervisor.channels.wechat.wire import WeChatReader
 from supervisor.clock import SystemClock
 from supervisor.core.poll import Arrival, Over, PollLimits, PollState
 from supervisor.poll import Polling
 from supervisor.store import Journal, MessageRow, Store
+from tests.fakes.signed_in import sign_in
 from tests.fakes.wechat import SimulatedWeChat
 
 pytestmark = pytest.mark.anyio
@@ -30,24 +29,6 @@ def wechat() -> Iterator[SimulatedWeChat]:
     with SimulatedWeChat(hold_s=0.5) as service:
         service.set_fault("strict_headers")
         yield service
-
-
-class Desk:
-    """Scans the first code as soon as it is shown."""
-
-    def __init__(self, wechat: SimulatedWeChat, person: str) -> None:
-        self._wechat = wechat
-        self._person = person
-
-    async def show_qr(self, url: str, number: int, of: int) -> None:
-        # Not awaited here: the scan is over only when our own next question has made the bot.
-        self.scanned = asyncio.ensure_future(asyncio.to_thread(self._wechat.scan, self._person))
-
-    async def tell(self, line: str) -> None:
-        pass
-
-    async def ask_code(self, *, again: bool) -> str:
-        raise AssertionError("no number was to be asked for")
 
 
 class Rows:
@@ -67,17 +48,6 @@ class Rows:
                 self._more.clear()
                 await self._more.wait()
         return self.rows
-
-
-async def sign_in(wechat: SimulatedWeChat, person: str) -> WeChatChannel:
-    settings = WeChatSettings(base_url=wechat.base_url, cdn_base_url=wechat.cdn_url)
-    desk = Desk(wechat, person)
-    async with asyncio.timeout(DEADLINE_S):
-        result = await log_in(settings, known_tokens=(), desk=desk, clock=SystemClock())
-        await desk.scanned
-    assert isinstance(result, Confirmed)
-    assert result.credentials.account == person
-    return WeChatChannel(result.credentials, settings, timing=Timing(slack_s=2.0))
 
 
 @asynccontextmanager
