@@ -85,8 +85,17 @@ class AnswerDialog(msgspec.Struct, frozen=True, tag=True):
     answer: DialogAnswer
 
 
+class FileSettled(msgspec.Struct, frozen=True, tag=True):
+    """What became of an offered file. detail: for the agent, one line"""
+
+    turn_id: TurnId
+    file_id: str
+    ok: bool
+    detail: str
+
+
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """Close the session in order and exit. Sent to an idle worker; the nanny insists if it stays."""
 
 
-ToWorker = Grant | RunTurn | AbortTurn | AnswerDialog | Leave
+ToWorker = Grant | RunTurn | AbortTurn | AnswerDialog | FileSettled | Leave

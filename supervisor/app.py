@@ -55,7 +55,7 @@ from supervisor.dialogs import DialogLoop
 from supervisor.doctor import Doctor
 from supervisor.events import EventLog
 from supervisor.gatekeeper import Gatekeeper
-from supervisor.grants import Grants, terms
+from supervisor.grants import Grants, has_tool, terms
 from supervisor.home import Home
 from supervisor.hooks import HookRunner
 from supervisor.indicator import Indicator
@@ -64,6 +64,7 @@ from supervisor.isolation import Isolation
 from supervisor.launcher import Zygote
 from supervisor.lockfile import AccountLock, AlreadyRunning, HomeLock, LockWatch
 from supervisor.notify import Notifier
+from supervisor.outgoing import Outgoing, Spool
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.pool import Pool
@@ -270,7 +271,9 @@ class Bridge:
             raise AlreadyRunning("every stored account", holder)
         book = PeerBook(settings, journal, accounts.record)
         await book.load()
+        spool = Spool(self._home.outgoing)
         delivery = Delivery(
+            files=spool,
             journal=journal,
             channel=accounts.channel,
             settings=settings.wechat,
@@ -290,7 +293,16 @@ class Bridge:
             tasks=tasks,
             over_budget=lambda key: loop.post(BudgetSpent(key.who, key.generation)),
         )
+        outgoing = Outgoing(
+            self._home,
+            spool,
+            delivery,
+            lambda: pool,
+            lambda: self._settings.wechat.max_send_bytes,
+            lambda who: has_tool(book.policy(who), "send_file"),
+        )
         dialogs = DialogLoop(
+            files=outgoing,
             journal=journal,
             delivery=delivery,
             book=book,
@@ -321,6 +333,7 @@ class Bridge:
             prompts=Prompts(journal, book, reader, attachments, clock),
             indicator=indicator,
             dialogs=dialogs,
+            files=outgoing,
             tasks=tasks,
             clock=clock,
         )

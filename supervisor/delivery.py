@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from protocol.ids import AccountId, PeerKey, ReplyToken, SendKey
 from protocol.to_supervisor import Boundary
@@ -20,17 +20,20 @@ from supervisor import notices
 from supervisor.channels.base import (
     Channel,
     Limits,
+    NotUploaded,
     Receipt,
     ReceiptKind,
     Refused,
     Route,
     Unavailable,
+    Upload,
 )
 from supervisor.channels.base import SignedOut as ChannelSignedOut
 from supervisor.clock import Clock
 from supervisor.config import WeChat
 from supervisor.core.bubbles import Composer, Size, numbered
 from supervisor.core.delivery import (
+    FILES,
     Accepted,
     BackOnline,
     Enqueued,
@@ -53,6 +56,7 @@ from supervisor.core.delivery import (
     TurnStopped,
     Unanswered,
     Unconfirmed,
+    Unsendable,
     Unsent,
     Woke,
 )
@@ -73,6 +77,23 @@ class QuestionFate(Enum):
     NOT_SENT = "not_sent"
 
 
+class FileFate(Enum):
+    SENT = "sent"
+    WAITS = "waits"  # for the peer's next message
+    NOT_SENT = "not_sent"
+    DROPPED = "dropped"
+
+
+class Files(Protocol):
+    """Where files lie that stand in the journal as parts (outgoing.py)."""
+
+    def upload(self, key: SendKey, name: str) -> Upload | None: ...
+
+    def discard(self, key: SendKey) -> None: ...
+
+    def keep_only(self, keys: Iterable[SendKey]) -> None: ...
+
+
 @dataclass(slots=True)
 class _Asked:
     """A question on its way. open: bubbles that the channel has not taken yet"""
@@ -91,6 +112,10 @@ class _Peer:
     ended: deque[int] = field(default_factory=lambda: deque(maxlen=64))  # turns whose late words are dropped
     changes: list[Change] = field(default_factory=list)  # decided, not yet committed
     asked: _Asked | None = None
+    files: dict[SendKey, Part] = field(default_factory=dict)  # parts that are files, as long as they are open
+    fates: dict[SendKey, Callable[[FileFate], None]] = field(default_factory=dict)
+    done_with: list[SendKey] = field(default_factory=list)  # files whose part is over, once that is committed
+    brought_files: set[int] = field(default_factory=set)  # turns that run
     send: Send | None = None  # decided; may be performed once `changes` is empty
     committing: asyncio.Lock = field(default_factory=asyncio.Lock)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -113,6 +138,7 @@ class Delivery:
         signed_out: Callable[[AccountId], None],
         tasks: asyncio.TaskGroup,
         clock: Clock,
+        files: Files | None = None,
         interim_text: Callable[[PeerKey], InterimText] = lambda who: InterimText.JOIN,
         mint: Callable[[], SendKey] = lambda: SendKey(f"bridge-{secrets.token_hex(12)}"),
     ) -> None:
@@ -122,6 +148,7 @@ class Delivery:
         self._signed_out = signed_out
         self._tasks = tasks
         self._clock = clock
+        self._files = files
         self._interim_text = interim_text
         self._mint = mint
         self._peers: dict[PeerKey, _Peer] = {}
@@ -141,6 +168,8 @@ class Delivery:
         open_parts: dict[PeerKey, list[PartRow]] = {}
         for row in parts:
             open_parts.setdefault(row.who, []).append(row)
+        if self._files is not None:
+            self._files.keep_only(row.send_key for rows in open_parts.values() for row in rows)
         records: Mapping[PeerKey, PeerRecord] = {record.who: record for record in peers}
         for who in records.keys() | open_parts.keys():
             peer, record, rows = self._peer(who), records.get(who), open_parts.get(who, [])
@@ -149,8 +178,10 @@ class Delivery:
                 peer.language, peer.reply_token = record.language, record.reply_token
                 if record.last_inbound_at is not None:
                     heard_at = now - max(0.0, self._clock.wall() - record.last_inbound_at)
+            taken = [(Part(row.send_key, row.kind, row.text, row.message_row), row.state, row.attempts) for row in rows]
+            peer.files = {part.key: part for part, _, _ in taken if part.kind in FILES}
             effects = peer.outbox.restore(
-                [(Part(row.send_key, row.kind, row.text, row.message_row), row.state, row.attempts) for row in rows],
+                taken,
                 spent=record.spent if record is not None else 0,
                 heard_at=heard_at,
                 more_line=notices.more_waiting().text(peer.language),
@@ -189,8 +220,10 @@ class Delivery:
             self._rouse(peer)
 
     def has_text(self, who: PeerKey, turn_row: int) -> bool:
-        composer = self._peer(who).composers.get(turn_row)
-        return composer is not None and composer.has_text
+        """Or a file: something to show."""
+        peer = self._peer(who)
+        composer = peer.composers.get(turn_row)
+        return turn_row in peer.brought_files or (composer is not None and composer.has_text)
 
     def cut_off(self, who: PeerKey, turn_row: int) -> bool:
         """Has the turn said more than an answer may hold? What it still says is dropped; finish() tells the peer."""
@@ -278,6 +311,56 @@ class Delivery:
         await self._commit(peer)
         self._rouse(peer)
 
+    def new_key(self) -> SendKey:
+        """For a file, which is laid into the spool under it before file() is called."""
+        return self._mint()
+
+    async def file(
+        self,
+        who: PeerKey,
+        key: SendKey,
+        name: str,
+        *,
+        fate: Callable[[FileFate], None],
+        turn_row: int | None = None,
+        caption: str = "",
+        now_or_never: bool = False,
+    ) -> None:
+        """Put a file into the queue, its caption before it; of a turn, behind what that has said so far.
+
+        fate          told once. Must not block
+        now_or_never  dropped, without a word to the peer, where it cannot be sent or uploaded now
+        """
+        peer, now = self._peer(who), self._clock.now()
+        if turn_row in peer.ended:
+            fate(FileFate.DROPPED)
+            self._discard([key])
+            return
+        kind = PartKind.PROACTIVE_FILE if now_or_never else PartKind.FILE
+        captions = numbered(caption, size=self._size(who.account)) if caption.strip() else ()
+        if turn_row is not None:
+            peer.brought_files.add(turn_row)
+            composer = self._composer(peer, turn_row)
+            said = composer.before_question(max(0, peer.outbox.room(now) - len(captions) - 1))
+            captions = (*said, *captions)
+        part = Part(key, kind, name, turn_row)
+        peer.files[key], peer.fates[key] = part, fate
+        self._enqueue(peer, (*self._parts(PartKind.REPLY, captions, turn_row), part))
+        await self._commit(peer)
+        self._rouse(peer)
+
+    async def say(self, who: PeerKey, text: str, *, fate: Callable[[FileFate], None]) -> None:
+        """Words that nobody asked for, now or never. fate: told once, of the last bubble"""
+        peer = self._peer(who)
+        parts = self._parts(PartKind.PROACTIVE, numbered(text, size=self._size(who.account)), None)
+        if peer.outbox.room(self._clock.now()) < len(parts):
+            fate(FileFate.DROPPED)
+            return
+        peer.fates[parts[-1].key] = fate
+        self._enqueue(peer, parts)
+        await self._commit(peer)
+        self._rouse(peer)
+
     async def unask(self, who: PeerKey) -> None:
         """Nobody waits for the answer any more: what is unsent of the question is not sent."""
         peer = self._peer(who)
@@ -300,7 +383,10 @@ class Delivery:
     def lapse(self, parts: Iterable[PartRow]) -> None:
         """The journal has given these up."""
         for part in parts:
-            self._step(self._peer(part.who), Lapsed(frozenset({part.send_key})))
+            peer = self._peer(part.who)
+            self._step(peer, Lapsed(frozenset({part.send_key})))
+            if peer.files.pop(part.send_key, None) is not None:
+                self._discard([part.send_key])
 
     # -- what happens to peers and accounts
 
@@ -403,6 +489,7 @@ class Delivery:
 
     def _end(self, peer: _Peer, turn_row: int) -> Composer | None:
         peer.ended.append(turn_row)
+        peer.brought_files.discard(turn_row)
         return peer.composers.pop(turn_row, None)
 
     def _parts(self, kind: PartKind, texts: Iterable[str], turn_row: int | None) -> tuple[Part, ...]:
@@ -442,6 +529,13 @@ class Delivery:
                     assert_never(effect)
 
     def _tell_fate(self, peer: _Peer, key: SendKey, state: PartState) -> None:
+        if state in _FATES and (tell := peer.fates.pop(key, None)) is not None:
+            tell(_FATES[state])
+        if state in _OVER and peer.files.pop(key, None) is not None:
+            peer.done_with.append(key)
+        self._tell_question(peer, key, state)
+
+    def _tell_question(self, peer: _Peer, key: SendKey, state: PartState) -> None:
         """Of a question's bubbles. One that is perhaps accepted is not: its answer must never be taken for this one's."""
         asked = peer.asked
         if asked is None or key not in asked.open:
@@ -468,6 +562,13 @@ class Delivery:
                 except JournalUnavailable as error:
                     log.error("journal_unavailable reason=%s", error)
                     await self._clock.sleep_until(self._clock.now() + COMMIT_RETRY_S)
+            self._discard(peer.done_with)
+            peer.done_with.clear()
+
+    def _discard(self, keys: Iterable[SendKey]) -> None:
+        if self._files is not None:
+            for key in keys:
+                self._files.discard(key)
 
     async def _write(self, peer: _Peer, batch: tuple[Change, ...]) -> None:
         """Seen through to its end even if the caller is cancelled: what is kept must not be written a second time."""
@@ -531,7 +632,13 @@ class Delivery:
             return
         route = Route(account, peer.who.peer, peer.reply_token)
         try:
-            receipt = await channel.send_text(route, send.text, send.key)
+            if send.key in peer.files:
+                receipt = await self._send_file(peer, channel, route, peer.files[send.key])
+                if receipt is None:
+                    self._step(peer, Unsendable())
+                    return
+            else:
+                receipt = await channel.send_text(route, send.text, send.key)
         except Unavailable as error:
             log.warning(
                 "send_unanswered peer=%s send_key=%s reason=%s account=%s",
@@ -550,6 +657,27 @@ class Delivery:
             self._take(peer, send, Receipt(ReceiptKind.REJECTED, code=error.code))
         else:
             self._take(peer, send, receipt)
+
+    async def _send_file(self, peer: _Peer, channel: Channel, route: Route, part: Part) -> Receipt | None:
+        """A file that cannot be uploaded becomes a line that names it, under the same key. None: not even that."""
+        try:
+            upload = self._files.upload(part.key, part.text) if self._files is not None else None
+            if upload is None:
+                raise NotUploaded("the file is gone")
+            return await channel.send_file(route, upload, part.key)
+        except NotUploaded as error:
+            log.warning(
+                "file_not_uploaded peer=%s send_key=%s reason=%s account=%s",
+                peer.who.peer,
+                part.key,
+                error,
+                peer.who.account,
+            )
+        if (tell := peer.fates.pop(part.key, None)) is not None:
+            tell(FileFate.NOT_SENT)
+        if part.kind is PartKind.PROACTIVE_FILE:
+            return None
+        return await channel.send_text(route, notices.file_not_sent(part.text).text(peer.language), part.key)
 
     def _take(self, peer: _Peer, send: Send, receipt: Receipt) -> None:
         match receipt.kind:
@@ -573,6 +701,16 @@ class Delivery:
                 self._step(peer, Rejected())
             case _:
                 assert_never(receipt.kind)
+
+
+# What a file's sender is told, and when nothing of it is needed any more.
+_FATES = {
+    PartState.ACCEPTED: FileFate.SENT,
+    PartState.UNCONFIRMED: FileFate.SENT,
+    PartState.PARKED: FileFate.WAITS,
+    PartState.DROPPED: FileFate.DROPPED,
+}
+_OVER = frozenset({PartState.ACCEPTED, PartState.UNCONFIRMED, PartState.REJECTED, PartState.DROPPED})
 
 
 def _rules(settings: WeChat) -> Rules:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from protocol.agents import HOSTS, RULE_HOSTS
+from protocol.agents import HOSTS, RULE_HOSTS, TOOLS_BY_ACCESS
 from protocol.content import Access, Role
 from protocol.errors import BridgeError
 from protocol.ids import Generation, LeaseKey, PeerKey
@@ -196,6 +196,11 @@ def terms(policy: PeerPolicy, workers: Workers) -> tuple[object, ...]:
         workers.stop_grace_s,
         limits,
     )
+
+
+def has_tool(policy: PeerPolicy, tool: str) -> bool:
+    """Is this one of the tools that a peer's access level has and its settings leave?"""
+    return tool in TOOLS_BY_ACCESS[policy.access] and (policy.tools is None or tool in policy.tools)
 
 
 def network_for(policy: PeerPolicy) -> NetworkMode:

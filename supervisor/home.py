@@ -67,6 +67,11 @@ class Home:
         return self.path / "media"
 
     @property
+    def outgoing(self) -> Path:
+        """Files that wait to be sent; no worker reaches it."""
+        return self.path / "outgoing"
+
+    @property
     def run(self) -> Path:
         return self.path / names.RUN
 
@@ -105,6 +110,7 @@ class Home:
             (self.sessions, shared),
             (self.workspaces, shared),
             (self.media, shared),
+            (self.outgoing, 0o700),
         ):
             _make_folder(folder, mode)
 

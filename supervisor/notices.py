@@ -296,6 +296,15 @@ def file_too_large(name: str) -> Notice:
     )
 
 
+def file_not_sent(name: str) -> Notice:
+    """It could not be uploaded."""
+    return Notice(
+        "file_not_sent",
+        f"文件“{one_line(name)}”没发出去。",
+        f"The file “{one_line(name)}” could not be sent.",
+    )
+
+
 # --- media ----------------------------------------------------------------------------------------------------
 
 

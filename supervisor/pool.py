@@ -39,7 +39,7 @@ from protocol.to_supervisor import (
     UsageSeen,
     WorkerExited,
 )
-from protocol.to_worker import AbortTurn, AnswerDialog, Grant, Leave, RunTurn, ToWorker
+from protocol.to_worker import AbortTurn, AnswerDialog, FileSettled, Grant, Leave, RunTurn, ToWorker
 from supervisor.clock import Clock
 from supervisor.core.lease import (
     Gone,
@@ -239,6 +239,12 @@ class Pool:
         held = self._held.get(key)
         if held is not None and held.lease.turn == answer.turn_id:
             self._say(held, answer)
+
+    def settle(self, key: LeaseKey, settled: FileSettled) -> None:
+        """A word on an offered file; of a turn that is over nobody wants to hear."""
+        held = self._held.get(key)
+        if held is not None and held.lease.turn == settled.turn_id:
+            self._say(held, settled)
 
     def leave(self, key: LeaseKey) -> None:
         """Orderly where the worker is idle; one that is not, or stays, is killed."""

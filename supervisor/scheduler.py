@@ -111,6 +111,12 @@ class PutsQuestions(Protocol):
     def turn_over(self, who: PeerKey, row: int) -> None: ...
 
 
+class TakesFiles(Protocol):
+    """Takes what a worker offers (outgoing.py)."""
+
+    async def offered(self, key: LeaseKey, turn_id: TurnId, file_id: str, caption: str) -> None: ...
+
+
 class SchedulerLoop:
     """Owns the core. Everything else asks it questions through `core`, and changes it through `post` alone."""
 
@@ -124,6 +130,7 @@ class SchedulerLoop:
         prompts: Prompts,
         indicator: Indicator,
         dialogs: PutsQuestions,
+        files: TakesFiles | None = None,
         tasks: asyncio.TaskGroup,
         clock: Clock,
     ) -> None:
@@ -134,6 +141,7 @@ class SchedulerLoop:
         self._prompts = prompts
         self._indicator = indicator
         self._dialogs = dialogs
+        self._files = files
         self._tasks = tasks
         self._clock = clock
         self._pool: Pool | None = None
@@ -271,7 +279,10 @@ class SchedulerLoop:
                 await self._take(TurnReported(key.who, key.generation, outcome, had_text))
             case Remarked(level, text):
                 log.info("agent_remarked peer=%s level=%s text=%s account=%s", key.peer, level, text, key.account)
-            case FileOffered() | UsageSeen():
+            case FileOffered(turn_id, file_id, caption):
+                if self._files is not None and self._speaks(key, turn_id):
+                    await self._files.offered(key, turn_id, file_id, caption)
+            case UsageSeen():
                 log.debug("%s peer=%s", type(message).__name__, key.peer)
             case _:
                 assert_never(message)

@@ -1129,7 +1129,8 @@ class Store:
         for row, text, at in reversed(prompts):
             lines.append(HistoryRow(from_peer=True, text=text, at=at, flag=""))
             parts = self._rows(
-                "SELECT text, state, state_at FROM part WHERE message_row = ? AND kind = 'reply' AND state <> 'dropped'"
+                "SELECT CASE kind WHEN 'file' THEN '[' || text || ']' ELSE text END, state, state_at FROM part"
+                " WHERE message_row = ? AND kind IN ('reply', 'file') AND state <> 'dropped'"
                 " ORDER BY place",
                 row,
             )

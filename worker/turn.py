@@ -8,6 +8,7 @@ supervisor that reads slowly slows the agent down, but never keeps an abort from
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
@@ -36,7 +37,7 @@ from protocol.to_supervisor import (
 from protocol.to_supervisor import DialogGone as DialogGoneMessage
 from protocol.to_supervisor import FileOffered as FileOfferedMessage
 from protocol.to_supervisor import TurnEnded as TurnEndedMessage
-from protocol.to_worker import AbortTurn, AnswerDialog, Grant, Leave, RunTurn, ToWorker
+from protocol.to_worker import AbortTurn, AnswerDialog, FileSettled, Grant, Leave, RunTurn, ToWorker
 from worker import hosts
 from worker.core.turn import (
     AbortAsked,
@@ -70,10 +71,13 @@ from worker.hosts.base import (
     TextBoundary,
     TextDelta,
     ToolActivity,
+    ToolServer,
     TurnEnded,
 )
 from worker.hosts.base import UsageSeen as HostUsage
+from worker.workspace import Answer, Outbox
 
+OUTBOX_LOOK_S = 0.25
 CLOSE_S = 6.0  # a host closes in 5 s; the nanny's kill stands behind it
 NAME_CHARS = 128  # of a tool's name or call id
 BODY_CHARS = 32 * 1024  # of a dialog's text: a plan is long
@@ -145,6 +149,7 @@ class _Service:
         self._running: _Running | None = None
         self._broken = False  # a host that raised cannot be trusted with another turn
         self._leaving = False
+        self._outbox = Outbox(Path(grant.session_dir))
         self._owned: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -230,6 +235,8 @@ class _Service:
             case AnswerDialog(turn_id=turn_id, dialog_id=dialog_id, answer=answer):
                 if running is not None and running.turn_id == turn_id:
                     await self._perform(running.core.step(Answered(dialog_id, answer), self._clock()))
+            case FileSettled(file_id=file_id, ok=ok, detail=detail):
+                self._outbox.settle(file_id, Answer(ok, detail))
             case Grant() | Leave():
                 pass  # entry.py has read the only Grant; Leave ends the loop
 
@@ -245,9 +252,12 @@ class _Service:
 
     async def _perform_turn(self, turn_id: TurnId, prompt: Prompt, core: Turn) -> None:
         """The turn's own task: host events in, messages out, until the core has ended."""
+        looking = self._start(self._look_into_outbox(turn_id, core), "outbox")
         try:
             async with aclosing(cast(Any, self._session.turn(prompt))) as events:
                 async for event in cast(AsyncIterator[AgentEvent], events):
+                    if isinstance(event, ToolActivity | TurnEnded):
+                        await self._offer(turn_id, core)
                     for step in _translated(turn_id, event):
                         await self._perform(core.step(step, self._clock()))
         except Exception as error:
@@ -256,10 +266,24 @@ class _Service:
             self._broken = True
             broken = HostEnded(TurnOutcome.FAILED, FailureKind.OTHER, type(error).__name__)
             await self._perform(core.step(broken, self._clock()))
+        finally:
+            looking.cancel()
         if core.state is not TurnState.ENDED:
             self._broken = True
             silent = HostEnded(TurnOutcome.FAILED, FailureKind.PROTOCOL, "the host ended the turn without saying so")
             await self._perform(core.step(silent, self._clock()))
+
+    async def _look_into_outbox(self, turn_id: TurnId, core: Turn) -> None:
+        """A tool of a program of its own waits for its answer, and its agent says nothing meanwhile."""
+        while core.state is not TurnState.ENDED:
+            await asyncio.sleep(OUTBOX_LOOK_S)
+            await self._offer(turn_id, core)
+
+    async def _offer(self, turn_id: TurnId, core: Turn) -> None:
+        for offer in self._outbox.look():
+            for step in _translated(turn_id, FileOffered(offer.file_id, offer.caption)):
+                if core.state is not TurnState.ENDED:
+                    await self._perform(core.step(step, self._clock()))
 
     async def _perform(self, effects: tuple[TurnEffect, ...]) -> None:
         for effect in effects:
@@ -282,6 +306,15 @@ class _Service:
             await self._link.send(Leaving(reason))
 
 
+def _tool_servers(grant: Grant) -> tuple[ToolServer, ...]:
+    """`send_file`, where this session has it: a small program beside the agent, with the worker's rights."""
+    if grant.access is Access.CHAT or (grant.tools is not None and "send_file" not in grant.tools):
+        return ()
+    here = str(Path(__file__).parent.parent)
+    program = f"import sys; sys.path.insert(0, {here!r}); from worker.offer import main; main()"
+    return (ToolServer("bridge", sys.executable, ("-I", "-c", program, grant.session_dir, grant.workspace)),)
+
+
 def _session_spec(grant: Grant) -> SessionSpec:
     return SessionSpec(
         session_dir=Path(grant.session_dir),
@@ -301,6 +334,7 @@ def _session_spec(grant: Grant) -> SessionSpec:
         rules=grant.rules,
         thinking=grant.agent.thinking,
         approvals=grant.agent.approvals,
+        tool_servers=_tool_servers(grant),
     )
 
 

@@ -25,8 +25,10 @@ PARKED_PAUSE_S = 0.25  # so that a command's line, or a /stop, comes before the 
 COURTESY_MARGIN = 2  # beyond the reserve
 LANDED_KEPT = 100  # sends remembered, among which those are looked for that crossed a message of the peer's
 SUSPICIOUS_ROW = 3  # unconfirmed sends in a row that are a finding
-FLEETING = frozenset({PartKind.COURTESY, PartKind.QUESTION})
-FIRST = frozenset({PartKind.COMMAND, PartKind.QUESTION})
+FLEETING = frozenset({PartKind.COURTESY, PartKind.QUESTION, PartKind.PROACTIVE, PartKind.PROACTIVE_FILE})
+FIRST = FLEETING - {PartKind.COURTESY} | {PartKind.COMMAND}
+ANSWER = frozenset({PartKind.REPLY, PartKind.FILE})
+FILES = frozenset({PartKind.FILE, PartKind.PROACTIVE_FILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,11 @@ class Unsent:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsendable:
+    """There is nothing to send: the part on its way was a file that could not be uploaded. Nothing reached the peer."""
+
+
+@dataclass(frozen=True, slots=True)
 class SignedOut:
     """The account's token is not taken any more. A part on its way still gets its answer."""
 
@@ -166,6 +173,7 @@ OutboxEvent = (
     | Rejected
     | Unanswered
     | Unsent
+    | Unsendable
     | SignedOut
     | SignedIn
     | LoggedInAnew
@@ -333,8 +341,8 @@ class Outbox:
             case TurnStopped(turn):
                 self._turns.discard(turn)
                 if self._flying is not None and self._flying.part.turn == turn:
-                    self._flying.unwanted = self._flying.part.kind is PartKind.REPLY
-                self._drop(effects, lambda item: item.part.turn == turn and item.part.kind is PartKind.REPLY)
+                    self._flying.unwanted = self._flying.part.kind in ANSWER
+                self._drop(effects, lambda item: item.part.turn == turn and item.part.kind in ANSWER)
             case ParkedUnwanted():
                 self._drop(effects, self._spared)
             case Lapsed(keys):
@@ -360,6 +368,8 @@ class Outbox:
             case Unsent():
                 self._held = True
                 self._unsent(effects)
+            case Unsendable():
+                effects.append(Mark(self._landed().part.key, PartState.DROPPED))
             case SignedOut():
                 self._held = True
             case SignedIn():

@@ -50,6 +50,9 @@ class PartKind(StrEnum):
     COURTESY = "courtesy"  # waiting lines: first to give way
     OUTCOME = "outcome"  # never dropped: parks behind the answer it belongs to
     COMMAND = "command"  # a slash command's or a dialog's own lines: before parked parts
+    FILE = "file"  # of an answer; its text is the file's name, its bytes lie in the spool under its send key
+    PROACTIVE = "proactive"  # what nobody asked for: now or never
+    PROACTIVE_FILE = "proactive_file"
     QUESTION = "question"  # before parked parts too; never kept for later, since nobody would wait for its answer
 
 

@@ -360,6 +360,22 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
                     }
                 ),
             )
+        case "WRITE":  # WRITE name bytes: a file in the working folder
+            name, _, content = rest.partition(" ")
+            Path(name).write_bytes(base64.b64decode(content))
+        case "SEND":  # SEND path caption: by the first MCP server's tool
+            path, _, caption = rest.partition(" ")
+            say(session, called("send_file", {"path": path, "caption": caption}))
+        case "PICTURE":  # an image block in the answer
+            update(
+                session,
+                sessionUpdate="agent_message_chunk",
+                content={"type": "image", "data": rest, "mimeType": "image/png"},
+            )
+        case "LINK":  # a resource link in the answer
+            where = Path(rest).absolute()
+            content = {"type": "resource_link", "name": where.name, "uri": where.as_uri()}
+            update(session, sessionUpdate="agent_message_chunk", content=content)
         case "BLOCKS":
             say(session, json.dumps(blocks))
         case "MODE":
@@ -377,6 +393,31 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
     return None
 
 
+def called(tool: str, arguments: dict) -> str:
+    """Start the first MCP server that the client handed over, call its tool, and its words."""
+    if not SERVERS:
+        return "no server"
+    server = SERVERS[0]
+    with subprocess.Popen(
+        [server["command"], *server["args"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        replies = []
+        for number, (method, params) in enumerate(
+            [
+                ("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "fake"}}),
+                ("tools/list", {}),
+                ("tools/call", {"name": tool, "arguments": arguments}),
+            ]
+        ):
+            request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            program.stdin.write(json.dumps(request).encode() + b"\n")
+            program.stdin.flush()
+            replies.append(json.loads(program.stdout.readline()))
+        program.stdin.close()
+    return replies[-1]["result"]["content"][0]["text"]
+
+
+SERVERS: list[dict] = []
 STATE = {"mode": "acceptEdits", "cancels": 0, "tools": 0}
 
 
@@ -443,6 +484,8 @@ def handle(message: dict) -> None:
             ANSWERS[number] = message
             ANSWERED.notify_all()
         return
+    if "mcpServers" in params:
+        SERVERS[:] = params["mcpServers"]
     match method:
         case "initialize":
             if "--exit-silently" in FLAGS:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from protocol.ids import Cursor, MessageId, PeerId, SendKey
-from supervisor.channels.base import Batch, Limits, Receipt, ReceiptKind, Route, TypingState
+from supervisor.channels.base import Batch, Limits, NotUploaded, Receipt, ReceiptKind, Route, TypingState, Upload
 
 
 class Phone:
@@ -17,6 +17,7 @@ class Phone:
         self.calls: list[tuple[Route, str, SendKey]] = []
         self.script: dict[int, Callable[[], Coroutine[None, None, Receipt | None]]] = {}  # by number of the call
         self.on_call: Callable[[SendKey], None] = lambda key: None
+        self.uploads_fail = False
         self._seen: set[SendKey] = set()
         self._taken: dict[PeerId, int] = {}
         self._called = asyncio.Event()
@@ -43,6 +44,12 @@ class Phone:
             self._seen.add(send_key)
             self.shown.setdefault(route.peer, []).append(text)
         return Receipt(ReceiptKind.ACCEPTED, MessageId(f"m{len(self.calls)}"))
+
+    async def send_file(self, route: Route, upload: Upload, send_key: SendKey) -> Receipt:
+        if self.uploads_fail:
+            raise NotUploaded("the CDN says no")
+        kind = "picture" if upload.picture else "file"
+        return await self.send_text(route, f"<{kind} {upload.name}: {upload.path.stat().st_size}>", send_key)
 
     receiving = False
 

@@ -59,6 +59,15 @@ class HostTraits:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolServer:
+    """A local MCP server, started by the agent program itself inside its sandbox."""
+
+    name: str
+    command: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSpec:
     """All that a host knows. Paths are absolute and exist; session_id None starts a fresh conversation.
 
@@ -66,6 +75,7 @@ class SessionSpec:
     tools         None = all of the access level, empty = none
     stop_grace_s  how long an aborted turn may take before its program is ended
     gateway_url   where models are; token is the only key that works there. proxy_url: the public web
+    tool_servers  for agents that take their tools from elsewhere
     rules         "always" answers that stand (DialogOption.rule); the embedded agent's alone
     """
 
@@ -85,6 +95,7 @@ class SessionSpec:
     rules: tuple[str, ...] = ()
     thinking: Thinking = Thinking.AGENTS_OWN
     approvals: Approvals = Approvals.ASK
+    tool_servers: tuple[ToolServer, ...] = ()
 
 
 def gateway_environment(spec: SessionSpec) -> dict[str, str]:

@@ -8,6 +8,7 @@ and words behind the end of a turn are dropped. What it asks becomes dialogs (di
 """
 
 import asyncio
+import base64
 import contextlib
 import logging
 from collections import deque
@@ -22,15 +23,19 @@ from acp.schema import (
     AgentCapabilities,
     AgentMessageChunk,
     AgentPlanUpdate,
+    BlobResourceContents,
     ClientCapabilities,
     CurrentModeUpdate,
     ElicitationCapabilities,
     ElicitationFormCapabilities,
+    EmbeddedResourceContentBlock,
     FileSystemCapabilities,
     ImageContentBlock,
     Implementation,
+    McpServerStdio,
     ResourceContentBlock,
     TextContentBlock,
+    TextResourceContents,
     ToolCallProgress,
     ToolCallStart,
     UsageUpdate,
@@ -71,6 +76,7 @@ from worker.hosts.base import (
 )
 from worker.hosts.pictures import picture
 from worker.hosts.program import CLOSE_TERM_S, OBITUARY_S, TERM_S, AgentProgram
+from worker.workspace import NoFile, Outbox, path_of, picture_name
 
 TOOLS_KNOWN = 2000  # an agent that starts more in one turn loses the names of the oldest
 REMARKS = 20  # a session; an agent that talks nonsense all day is no news
@@ -186,7 +192,7 @@ class AcpSession:
         return capabilities
 
     async def _new(self, spec: SessionSpec) -> SessionId:
-        reply = await self._asked(self._agent.new_session(cwd=str(spec.workspace), mcp_servers=[]))
+        reply = await self._asked(self._agent.new_session(cwd=str(spec.workspace), mcp_servers=_servers(spec)))
         await self._settle_in(reply.session_id, reply)
         return SessionId(reply.session_id)
 
@@ -200,7 +206,9 @@ class AcpSession:
             ways.append(self._agent.load_session)
         for way in ways:
             try:
-                reply = await self._asked(way(cwd=str(spec.workspace), session_id=session_id, mcp_servers=[]))
+                reply = await self._asked(
+                    way(cwd=str(spec.workspace), session_id=session_id, mcp_servers=_servers(spec))
+                )
             except HostError as error:
                 if error.kind is FailureKind.AGENT_DIED:
                     raise
@@ -261,8 +269,12 @@ class AcpSession:
     def turn(self, prompt: Prompt) -> AsyncIterator[AgentEvent]:
         if self._turn is not None:
             raise RuntimeError("a turn is running")
-        self._turn = turn = _Turn()
+        self._turn = turn = _Turn(self._outbox())
         return self._run(turn, prompt)
+
+    def _outbox(self) -> Outbox | None:
+        """Where pictures and files of an answer go; None where this session may send none."""
+        return Outbox(self._spec.session_dir) if self._spec is not None and self._spec.tool_servers else None
 
     async def _run(self, turn: "_Turn", prompt: Prompt) -> AsyncIterator[AgentEvent]:
         asking = self._spawn(self._prompt(turn, prompt), "acp prompt")
@@ -464,7 +476,8 @@ class AcpSession:
 class _Turn:
     """What one turn knows: its events and what its tools are called."""
 
-    def __init__(self) -> None:
+    def __init__(self, outbox: Outbox | None = None) -> None:
+        self._outbox = outbox
         self.events = EventQueue()
         self.over = asyncio.Event()
         self.asked = False  # the prompt is on its way to the agent
@@ -535,6 +548,8 @@ class _Turn:
         match update:
             case AgentMessageChunk(content=TextContentBlock(text=text), message_id=message_id):
                 self._hear_text(text, message_id)
+            case AgentMessageChunk(content=content):
+                self._hear_file(content)
             case ToolCallStart() | ToolCallProgress():
                 self._hear_tool(update)
             case AgentPlanUpdate(entries=entries):
@@ -556,6 +571,23 @@ class _Turn:
         if text:
             self._text_open = True
             self.events.put(TextDelta(text))
+
+    def _hear_file(self, content: object) -> None:
+        """A picture or file inside the answer is offered like one that the agent's tool sends."""
+        if self._outbox is None:
+            return
+        with contextlib.suppress(NoFile, ValueError):
+            match content:
+                case ImageContentBlock(data=data, mime_type=mime):
+                    self._outbox.lay_bytes(picture_name(mime), base64.b64decode(data, validate=True))
+                case EmbeddedResourceContentBlock(resource=BlobResourceContents(blob=blob, uri=uri)):
+                    name = uri.rstrip("/").rpartition("/")[2]
+                    self._outbox.lay_bytes(name, base64.b64decode(blob, validate=True))
+                case EmbeddedResourceContentBlock(resource=TextResourceContents(text=text, uri=uri)):
+                    self._outbox.lay_bytes(uri.rstrip("/").rpartition("/")[2], text.encode("utf-8", "replace"))
+                case ResourceContentBlock(uri=uri):
+                    if (path := path_of(uri)) is not None:
+                        self._outbox.lay(path)
 
     def _hear_tool(self, update: ToolCallStart | ToolCallProgress) -> None:
         call_id = update.tool_call_id
@@ -627,6 +659,13 @@ def _blocks(prompt: Prompt, *, pictures: bool) -> list[Any]:
     for path in (*prompt.images, *prompt.files):
         blocks.append(ResourceContentBlock(type="resource_link", name=Path(path).name, uri=Path(path).as_uri()))
     return blocks
+
+
+def _servers(spec: SessionSpec) -> list[Any]:
+    return [
+        McpServerStdio(name=one.name, command=one.command, args=list(one.arguments), env=[])
+        for one in spec.tool_servers
+    ]
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -1,0 +1,278 @@
+"""Files on their way to a peer: out of a worker's outbox folder, or of our own making, into the spool, then by delivery.
+
+A worker names an entry of its outbox and nothing else: `sessions/<peer>/outbox/<id>/` with one regular file in it. We
+take that file away before anything is read of it, into a folder that no worker reaches, under the key of its send: so
+it survives a restart, and nobody swaps it. Neighbours: delivery.py sends what lies in the spool, worker/workspace.py
+lays it out.
+"""
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from protocol.ids import LeaseKey, PeerKey, SendKey, TurnId
+from protocol.to_worker import FileSettled
+from supervisor import notices
+from supervisor.channels.base import Upload
+from supervisor.core.media import HEAD_BYTES, safe_name, sniff
+from supervisor.core.states import PartKind
+from supervisor.delivery import Delivery, FileFate
+from supervisor.home import Home
+
+log = logging.getLogger(__name__)
+
+OUTBOX = "outbox"
+A_FILE = "file"
+OFFERS_PER_TURN = 20  # twice what one message of a peer lets us send
+_FILE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class OfferRefused(Exception):
+    """What the agent is told."""
+
+
+class TooLarge(OfferRefused):
+    def __init__(self, name: str, size: int, most: int) -> None:
+        super().__init__(f"it has {size} bytes, and at most {most} can be sent")
+        self.name = name
+
+
+class Spool:
+    """Files that stand in the journal as parts, each under its send key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, key: SendKey) -> Path:
+        return self._folder / key
+
+    def upload(self, key: SendKey, name: str) -> Upload | None:
+        """None: it is gone."""
+        try:
+            with open(os.open(self.path(key), _LOOK | os.O_NONBLOCK), "rb") as file:
+                return Upload(self.path(key), name, sniff(file.read(HEAD_BYTES)).picture)
+        except OSError:
+            return None
+
+    def put(self, key: SendKey, content: bytes) -> None:
+        """raises OSError"""
+        descriptor = os.open(self.path(key), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+
+    def copy(self, key: SendKey, source: Path) -> None:
+        """raises OSError"""
+        with open(source, "rb") as found, open(self.path(key), "xb") as file:
+            shutil.copyfileobj(found, file)
+
+    def discard(self, key: SendKey) -> None:
+        self.path(key).unlink(missing_ok=True)
+
+    def keep_only(self, keys: Iterable[SendKey]) -> None:
+        """At the start: what no open part stands for any more."""
+        wanted = set(keys)
+        for path in self._folder.iterdir():
+            if path.name not in wanted:
+                path.unlink(missing_ok=True)
+
+    def take(self, key: SendKey, outbox: Path, file_id: str, *, most_bytes: int) -> str:
+        """Take the one file of this outbox entry away; its safe name. raises OfferRefused, TooLarge, OSError"""
+        folder = os.open(outbox, _LOOK | os.O_DIRECTORY)
+        try:
+            entry = os.open(file_id, _LOOK | os.O_DIRECTORY, dir_fd=folder)
+            try:
+                return self._take(key, entry, most_bytes)
+            finally:
+                os.close(entry)
+                with contextlib.suppress(OSError):  # a worker may have filled it; what is left is its own affair
+                    os.rmdir(file_id, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+    def _take(self, key: SendKey, entry: int, most_bytes: int) -> str:
+        names: list[str] = []
+        with os.scandir(entry) as found:
+            for one in found:
+                names.append(one.name)
+                if len(names) > 1:
+                    raise OfferRefused("the outbox holds more than one file under this id")
+        if not names:
+            raise OfferRefused("the outbox holds no file under this id")
+        name = safe_name(names[0].encode("utf-8", "surrogateescape").decode("utf-8", "replace"), fallback=A_FILE)
+        descriptor = os.open(names[0], _LOOK | os.O_NONBLOCK, dir_fd=entry)
+        try:
+            status = _judged(os.fstat(descriptor), name, most_bytes)
+        except OfferRefused:
+            os.close(descriptor)
+            raise
+        with open(descriptor, "rb") as file:
+            try:
+                os.rename(names[0], self.path(key), src_dir_fd=entry)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                with open(self.path(key), "xb") as copy:
+                    shutil.copyfileobj(file, copy)
+                return name
+        try:
+            # What was judged and what was moved may be two: the names in that folder are the worker's to change.
+            moved = os.lstat(self.path(key))
+            if (moved.st_dev, moved.st_ino) != (status.st_dev, status.st_ino):
+                raise OfferRefused("the file changed while it was taken")
+            _judged(moved, name, most_bytes)
+        except OfferRefused:
+            self._drop(key)
+            raise
+        return name
+
+    def _drop(self, key: SendKey) -> None:
+        path = self.path(key)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _judged(status: os.stat_result, name: str, most_bytes: int) -> os.stat_result:
+    if not stat.S_ISREG(status.st_mode):
+        raise OfferRefused("that is no file")
+    if status.st_nlink != 1:
+        raise OfferRefused("the file has another name elsewhere")
+    if status.st_size > most_bytes:
+        raise TooLarge(name, status.st_size, most_bytes)
+    return status
+
+
+class AnswersWorkers(Protocol):
+    """The pool, as far as offers need it."""
+
+    def settle(self, key: LeaseKey, settled: FileSettled) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    name: str
+    size: int
+    digest: str
+
+
+class Outgoing:
+    """most_bytes: [wechat] max_send_bytes as it is now. may_send: is `send_file` among this peer's tools?"""
+
+    def __init__(
+        self,
+        home: Home,
+        spool: Spool,
+        delivery: Delivery,
+        pool: Callable[[], AnswersWorkers],
+        most_bytes: Callable[[], int],
+        may_send: Callable[[PeerKey], bool],
+    ) -> None:
+        self._home = home
+        self._spool = spool
+        self._delivery = delivery
+        self._pool = pool
+        self._most_bytes = most_bytes
+        self._may_send = may_send
+        self._seen: dict[PeerKey, tuple[int, list[_Seen]]] = {}  # of each peer's latest turn
+
+    async def offered(self, key: LeaseKey, turn_id: TurnId, file_id: str, caption: str) -> None:
+        """A worker's offer: into the answer, behind what its turn has said so far. The worker hears what became of it."""
+        who, turn = key.who, int(turn_id)
+
+        def settle(ok: bool, detail: str) -> None:
+            self._pool().settle(key, FileSettled(turn_id, file_id, ok, detail))
+
+        if not self._may_send(who):
+            settle(False, "sending files is not among this session's tools")
+            return
+        if not _FILE_ID.fullmatch(file_id):
+            settle(False, "no such entry")
+            return
+        if len(self._seen_in(who, turn)) >= OFFERS_PER_TURN:
+            settle(False, f"at most {OFFERS_PER_TURN} files can be sent in one turn")
+            return
+        send_key = self._delivery.new_key()
+        outbox = self._home.session_dir(*who) / OUTBOX
+        try:
+            name = await asyncio.to_thread(self._spool.take, send_key, outbox, file_id, most_bytes=self._most_bytes())
+            again = await asyncio.to_thread(self._is_repeated, who, turn, send_key, name)
+        except TooLarge as error:
+            log.info("file_too_large peer=%s message=%d account=%s", who.peer, turn, who.account)
+            settle(False, str(error))
+            await self._delivery.notice(who, notices.file_too_large(error.name), PartKind.OUTCOME)
+            return
+        except (OfferRefused, OSError) as error:
+            why = (error.strerror or "it cannot be read") if isinstance(error, OSError) else str(error)
+            log.warning("file_refused peer=%s message=%d reason=%s account=%s", who.peer, turn, why, who.account)
+            self._spool.discard(send_key)
+            settle(False, why)
+            return
+        if again:
+            self._spool.discard(send_key)
+            settle(True, "It was sent already in this turn.")
+            return
+        log.info("file_offered peer=%s message=%d account=%s", who.peer, turn, who.account)
+        await self._delivery.file(
+            who, send_key, name, turn_row=turn, caption=caption, fate=lambda fate: settle(*_TOLD[fate])
+        )
+
+    async def send_file(self, who: PeerKey, name: str, content: bytes) -> bool:
+        """A file of our own making, now or never. False: it was not sent, and the peer was told nothing."""
+        send_key = self._delivery.new_key()
+        try:
+            await asyncio.to_thread(self._spool.put, send_key, content)
+        except OSError as error:
+            log.warning("file_not_spooled reason=%s", error.strerror)
+            return False
+        return await self._now_or_never(who, send_key, safe_name(name, fallback=A_FILE)) is FileFate.SENT
+
+    async def send_copy(self, who: PeerKey, source: Path) -> FileFate:
+        """A copy of one of the operator's files, now or never. raises OSError"""
+        send_key = self._delivery.new_key()
+        await asyncio.to_thread(self._spool.copy, send_key, source)
+        return await self._now_or_never(who, send_key, safe_name(source.name, fallback=A_FILE))
+
+    async def _now_or_never(self, who: PeerKey, send_key: SendKey, name: str) -> FileFate:
+        told: asyncio.Future[FileFate] = asyncio.get_running_loop().create_future()
+
+        def tell(fate: FileFate) -> None:
+            if not told.done():
+                told.set_result(fate)
+
+        await self._delivery.file(who, send_key, name, fate=tell, now_or_never=True)
+        return await told
+
+    def _is_repeated(self, who: PeerKey, turn: int, send_key: SendKey, name: str) -> bool:
+        """Was the same file offered before in this turn, under the same name? Agents name one picture twice (B-099)."""
+        seen = self._seen_in(who, turn)
+        with open(self._spool.path(send_key), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found = _Seen(name, size, digest)
+        again = found in seen
+        self._seen[who] = (turn, [*seen, found])
+        return again
+
+    def _seen_in(self, who: PeerKey, turn: int) -> list[_Seen]:
+        latest, seen = self._seen.get(who, (turn, []))
+        return seen if latest == turn else []
+
+
+_TOLD = {
+    FileFate.SENT: (True, ""),
+    FileFate.WAITS: (True, "It goes out as soon as they write again."),
+    FileFate.NOT_SENT: (False, "it could not be uploaded; they were told its name"),
+    FileFate.DROPPED: (False, "the turn was stopped before it went out"),
+}
