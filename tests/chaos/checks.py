@@ -124,6 +124,18 @@ def violations(seen: Snapshot) -> list[str]:
     ]
 
 
+def violations_in_trouble(seen: Snapshot) -> list[str]:
+    """Where the service refuses, swallows and repeats: what has to hold in spite of it."""
+    shown = Counter(bubble.client_id for bubble in seen.bubbles)
+    return [
+        *_each_message_has_one_outcome(seen),
+        *_no_prompt_twice(seen),
+        *(f"bubble {key} is shown {count} times" for key, count in shown.items() if count > 1),
+        *(f"part {part.send_key} is still {part.state}" for part in seen.parts if part.state in ON_THE_WAY),
+        *_order(seen),
+    ]
+
+
 def _each_message_has_one_outcome(seen: Snapshot) -> list[str]:
     found = []
     rows = Counter(message.message_id for message in seen.messages)

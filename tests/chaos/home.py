@@ -41,6 +41,10 @@ START_S = 2.0  # to the first poll, time in which others had the processor aside
 POINT_S = 4.0  # a point that nobody has come by after so long is given up
 LATEST_S = 0.09  # of the instants drawn, after a message was written: a turn takes about so long
 PEOPLE = 5
+OPEN = (
+    "SELECT (SELECT count(*) FROM message WHERE state IN ('received', 'queued', 'running', 'asking'))"
+    " + (SELECT count(*) FROM part WHERE state IN ('pending', 'sending'))"
+)
 KEY = "sk-chaos"
 
 
@@ -129,11 +133,12 @@ class Figures:
 class ChaosHome:
     """Use as a context; `kill` and `settle` in any order. Nothing of it is left afterwards."""
 
-    def __init__(self, seed: int, *, agent: Agent, kept: bool) -> None:
+    def __init__(self, seed: int, *, agent: Agent, kept: bool, hold_s: float = 20.0) -> None:
         """kept: WeChat hands a batch out again until it sees the next cursor; else the window of the README stands"""
         self.random = random.Random(seed)
         self.agent = agent
         self.kept = kept
+        self.hold_s = hold_s  # of the service's polls
         self.figures = Figures()
         self._closing = contextlib.ExitStack()
         self._said: list[checks.Said] = []
@@ -148,7 +153,7 @@ class ChaosHome:
             self.folder = Path(tempfile.mkdtemp(prefix="chaos-"))
             closing.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.folder.chmod(0o755)
-            self.wechat = closing.enter_context(SimulatedWeChat(hold_s=20.0))
+            self.wechat = closing.enter_context(SimulatedWeChat(hold_s=self.hold_s))
             self._http = closing.enter_context(httpx.Client(base_url=self.wechat.base_url, trust_env=False, timeout=60))
             if self.kept:
                 self.wechat.set_fault("rewind")
@@ -442,7 +447,7 @@ class ChaosHome:
 
     # -- rest
 
-    def settle(self) -> None:
+    def settle(self, check: Callable[[checks.Snapshot], list[str]] = checks.violations) -> None:
         """Bring everything to rest, and check it."""
         self.board.disarm()
         if not self._pid:
@@ -462,20 +467,23 @@ class ChaosHome:
             self._wrong(f"process {one.pid} was killed, or its nanny was, and lives")
         self._dead.clear()
         seen = self.snapshot()
-        for line in checks.violations(seen):
+        for line in check(seen):
             self._wrong(line)
         self._account(seen)
+
+    def until_quiet(self) -> None:
+        """Nothing runs and nothing is on its way; polls may be failing."""
+        self._await(
+            lambda: self._rows(OPEN) == [(0,)] and not self._get("/sim/stats")["bots"][0]["waiting"],
+            "an end to what runs",
+        )
 
     def _until_at_rest(self) -> None:
         def resting() -> bool:
             (bot,) = [one for one in self._get("/sim/stats")["bots"] if one["bot"] == self.bot]
             if bot["waiting"] or not bot["polls_in_flight"]:
                 return False
-            query = (
-                "SELECT (SELECT count(*) FROM message WHERE state IN ('received', 'queued', 'running', 'asking'))"
-                " + (SELECT count(*) FROM part WHERE state IN ('pending', 'sending'))"
-            )
-            return self._rows(query) == [(0,)]
+            return self._rows(OPEN) == [(0,)]
 
         self._await(resting, "rest")
 
