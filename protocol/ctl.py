@@ -102,6 +102,14 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
     yes: bool = False
 
 
+class Send(msgspec.Struct, frozen=True, tag=True):
+    """One text or one picture to the owner of an operator's account. image: an absolute path."""
+
+    account: str = ""
+    image: str = ""
+    text: str = ""
+
+
 class Audit(msgspec.Struct, frozen=True, tag=True):
     """Check the chain of the audit log."""
 
@@ -156,6 +164,7 @@ CtlRequest = (
     | Allow
     | Deny
     | Forget
+    | Send
     | Audit
     | Doctor
     | Events
@@ -557,6 +566,16 @@ VERBS: tuple[Verb, ...] = (
         Forget,
         "delete a peer's conversation, workspace, media and texts",
         (_PEER, _YES),
+    ),
+    Verb(
+        "send",
+        Send,
+        "send a text or a picture to an operator account's owner",
+        (
+            Argument("account", "--account", "NAME", "whose owner; needed where there are several"),
+            Argument("image", "--image", "FILE", "a picture instead of a text"),
+            Argument("text", "", "TEXT", "what to say"),
+        ),
     ),
     Verb(
         "audit",

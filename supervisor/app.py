@@ -408,6 +408,8 @@ class Bridge:
             board=board,
             book=book,
             conversations=conversations,
+            delivery=delivery,
+            outgoing=outgoing,
             dialogs=dialogs,
             events=events,
             home=self._home,

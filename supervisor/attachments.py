@@ -25,9 +25,9 @@ from supervisor.core.media import HEAD_BYTES, Kept, safe_name, sniff, surplus
 log = logging.getLogger(__name__)
 
 FETCHED = frozenset({MediaKind.IMAGE, MediaKind.VOICE, MediaKind.FILE, MediaKind.VIDEO})
-ATTEMPTS = 2
+BACKOFF_S = (0.5, 2.0)  # between the attempts; one more than there are pauses
 MESSAGE_S = 180.0  # for all that one message brings
-AT_ONCE = 4
+AT_ONCE = 2  # messages of one peer; what hangs there must not keep others waiting
 CIPHER_BYTES = 16  # by which the announced size of some kinds is larger
 _WITHOUT_NAME = {MediaKind.IMAGE: "picture", MediaKind.VOICE: "voice", MediaKind.VIDEO: "video"}
 MB = 1024 * 1024
@@ -66,7 +66,7 @@ class Attachments:
         self._root = root
         self._settings = settings
         self._tasks = tasks
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._rooms: dict[PeerKey, asyncio.Semaphore] = {}
 
     def tidy(self) -> None:
         """At start: what was being fetched when a bridge was killed has no name and is of no use."""
@@ -89,7 +89,7 @@ class Attachments:
 
     async def _fetch(self, who: PeerKey, row: int, inbound: Inbound, done: Callable[[], Awaitable[None]]) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(MESSAGE_S), self._room:
+            async with asyncio.timeout(MESSAGE_S), self._rooms.setdefault(who, asyncio.Semaphore(AT_ONCE)):
                 for number, media in enumerate(inbound.media):
                     if media.kind in FETCHED and _saved(self._place(who), row, number, media).path is None:
                         await self._save(who, row, number, media)
@@ -129,7 +129,7 @@ class Attachments:
 
     async def _read(self, media: Media, write: Callable[[bytes | None], None], most_bytes: int) -> None:
         """raises ChannelError"""
-        for attempt in range(1, ATTEMPTS + 1):
+        for pause_s in (*BACKOFF_S, None):
             write(None)  # from the start
             try:
                 await self._source.download(media.wire, write, most_bytes=most_bytes)
@@ -137,8 +137,9 @@ class Attachments:
             except MediaUnreadable:
                 raise
             except ChannelError:
-                if attempt == ATTEMPTS:
+                if pause_s is None:
                     raise
+                await asyncio.sleep(pause_s)
 
 
 @contextlib.contextmanager

@@ -10,25 +10,30 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from protocol import ctl
+from protocol.content import Role
 from protocol.errors import BridgeError
-from protocol.ids import AccountId, MessageId, PeerKey, label
+from protocol.ids import AccountId, MessageId, PeerId, PeerKey, label
 from supervisor import audit
 from supervisor.accounts import Accounts, AccountState
 from supervisor.clock import Clock
 from supervisor.config import ConfigError, Settings
 from supervisor.conversations import Conversations
 from supervisor.core import metrics, trace
+from supervisor.core.admission import sanitise
 from supervisor.core.naming import Ambiguous, Unknown, find_account, find_peer
 from supervisor.core.policy import PeerOverrides
 from supervisor.core.scheduler import GrantChanged, Scheduler, StopAsked
 from supervisor.ctlserver import Conversation
+from supervisor.delivery import Delivery, FileFate
 from supervisor.dialogs import DialogLoop
 from supervisor.doctor import Doctor
 from supervisor.events import EventLog
 from supervisor.home import Home
+from supervisor.outgoing import Outgoing, is_picture
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.scheduler import SchedulerLoop
@@ -38,6 +43,13 @@ from supervisor.store import EventRecord, ForgetRefused, Journal, RevokeRule, St
 log = logging.getLogger(__name__)
 
 HISTORY_MOST = 20
+SEND_CHARS = 4000
+SEND_PATH_CHARS = 4096
+_NOT_SENT = {
+    FileFate.NOT_SENT: "the upload failed",
+    FileFate.DROPPED: "WeChat does not take it now",
+    FileFate.WAITS: "WeChat does not take it now",
+}
 LOOKING = (ctl.Events, ctl.Audit)  # verbs that end with Done and change nothing
 EVENTS_SHOWN = 10  # before those that are followed
 
@@ -58,11 +70,13 @@ class Control:
     board: StatusBoard
     book: PeerBook
     conversations: Conversations
+    delivery: Delivery
     dialogs: DialogLoop
     events: EventLog
     home: Home
     journal: Journal
     loop: SchedulerLoop
+    outgoing: Outgoing
     peers_file: PeersFile
     clock: Clock
     doctor: Doctor
@@ -290,6 +304,75 @@ class Control:
             ctl.Done([f"{who.peer}: forgotten; they may still write: bridge-ctl deny {label(who.peer)} ends that"])
         )
 
+    async def _send(self, request: ctl.Send, talk: Conversation) -> None:
+        if bool(request.image) == bool(request.text):
+            raise Refusal("either a text or --image FILE", code=2)
+        who = self._owner(request.account)
+        name = self.accounts.called(who.account)
+        if request.text and self._core.turn_of(who) is not None:
+            raise Refusal(f"{name}: a turn of its owner runs, whose answer a text would mix with; a picture may go")
+        self._must_be_open(who, name)
+        if request.image:
+            fate = await self._send_picture(who, request.image)
+        else:
+            fate = await self._send_text(who, request.text)
+        if fate is not FileFate.SENT:
+            raise Refusal(f"{name}: not sent, and not kept for later: {_NOT_SENT[fate]}")
+        talk.reply(ctl.Done([f"{name}: sent"]))
+
+    def _owner(self, text: str) -> PeerKey:
+        """The owner of the operator's account that is meant."""
+        operators = [
+            names
+            for names in self.accounts.names()
+            if (record := self.accounts.record(names.account)) is not None and record.role is Role.OPERATOR
+        ]
+        match find_account(text, operators):
+            case Unknown():
+                raise Refusal(
+                    f"no operator's account is called {text}" if text else "no operator's account is signed in"
+                )
+            case Ambiguous(_, candidates):
+                raise Refusal(f"which account? {', '.join(candidates)}", code=2)
+            case found:
+                return PeerKey(found.account, PeerId(found.account))
+
+    def _must_be_open(self, who: PeerKey, name: str) -> None:
+        """WeChat shows a bot's message only within hours of its person's last one, and a few behind each. raises Refusal"""
+        wechat = self.book.settings.wechat
+        record = self.book.record(who)
+        if record is None or record.last_inbound_at is None:
+            raise Refusal(f"{name}: its owner has not written yet; until then WeChat shows nothing")
+        if self.clock.wall() - record.last_inbound_at >= wechat.reply_window_hours * 3600:
+            raise Refusal(
+                f"{name}: its owner last wrote over {wechat.reply_window_hours:g} hours ago; WeChat shows nothing"
+            )
+        if self.delivery.budget_left(who) == 0:
+            raise Refusal(
+                f"{name}: {wechat.send_budget} messages went out since its owner wrote; they have to write again"
+            )
+
+    async def _send_text(self, who: PeerKey, text: str) -> FileFate:
+        text = sanitise(text)
+        if not 1 <= len(text) <= SEND_CHARS:
+            raise Refusal(f"a text has 1 to {SEND_CHARS} characters, not {len(text)}", code=2)
+        told: asyncio.Future[FileFate] = asyncio.get_running_loop().create_future()
+        await self.delivery.say(who, text, fate=told.set_result)
+        return await told
+
+    async def _send_picture(self, who: PeerKey, path: str) -> FileFate:
+        source, most = Path(path), self.book.settings.wechat.max_send_bytes
+        if len(path) > SEND_PATH_CHARS:
+            raise Refusal("the path is too long", code=2)
+        try:
+            if not await asyncio.to_thread(is_picture, source, most):
+                raise Refusal(
+                    f"{source.name}: not a picture that phones show (PNG, JPEG, GIF, WebP) of at most {most} bytes"
+                )
+            return await self.outgoing.send_copy(who, source)
+        except (OSError, ValueError) as error:
+            raise Refusal(f"{source.name}: {getattr(error, 'strerror', None) or 'no such path'}") from error
+
     async def _audit(self, _request: ctl.Audit, talk: Conversation) -> None:
         try:
             found = await asyncio.to_thread(audit.verify, self.home.audit)
@@ -383,6 +466,7 @@ HANDLERS: Mapping[type[Any], Callable[[Control, Any, Conversation], Awaitable[No
     ctl.Allow: Control._allow,
     ctl.Deny: Control._deny,
     ctl.Forget: Control._forget,
+    ctl.Send: Control._send,
     ctl.Audit: Control._audit,
     ctl.Doctor: Control._doctor,
     ctl.Events: Control._events,

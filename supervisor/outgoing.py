@@ -154,6 +154,18 @@ def _judged(status: os.stat_result, name: str, most_bytes: int) -> os.stat_resul
     return status
 
 
+def is_picture(path: Path, most_bytes: int) -> bool:
+    """Is this a file that phones show as a picture, by its bytes? raises OSError, ValueError: there is none"""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
+            return False
+        return sniff(os.read(descriptor, HEAD_BYTES)).picture
+    finally:
+        os.close(descriptor)
+
+
 class AnswersWorkers(Protocol):
     """The pool, as far as offers need it."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
+from msgspec import structs
 
 from protocol.ctl import (
     AccountsReply,
@@ -37,6 +38,7 @@ from protocol.ctl import (
     Progress,
     QrShown,
     RulesReply,
+    Send,
     Status,
     StatusReply,
     TraceReply,
@@ -100,8 +102,11 @@ class Console:
             return self._ask(Status(), bare=True)
         if call.watch:
             return self._watch(call.request)
+        request = call.request
+        if isinstance(request, Send) and request.image:  # the supervisor has a working folder of its own
+            request = structs.replace(request, image=os.path.abspath(request.image))
         try:
-            return self._ask(call.request)
+            return self._ask(request)
         except KeyboardInterrupt:
             if isinstance(call.request, Events) and call.request.follow:
                 return 0  # the way to end it

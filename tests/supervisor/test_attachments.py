@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -157,7 +158,7 @@ async def test_bytes_that_do_not_fit_their_key_are_never_kept(
 @pytest.mark.parametrize(
     ("fault", "times", "saved"),
     [
-        ({"name": "http_status", "status": 500}, 1, True),  # the second attempt
+        ({"name": "http_status", "status": 500}, 2, True),  # the third attempt
         ({"name": "http_status", "status": 500}, 9, False),
         ({"name": "http_status", "status": 404}, 1, False),  # no second attempt
         ({"name": "close_unanswered"}, 1, True),
@@ -165,7 +166,7 @@ async def test_bytes_that_do_not_fit_their_key_are_never_kept(
         ({"name": "late", "delay_ms": 300}, 1, True),
     ],
 )
-async def test_trouble_on_the_way_is_tried_once_more_and_what_is_gone_is_not(
+async def test_b098_trouble_on_the_way_is_tried_twice_more_and_what_is_gone_is_not(
     wechat: SimulatedWeChat, tmp_path: Path, fault: dict[str, Any], times: int, saved: bool
 ) -> None:
     async with desk(wechat, tmp_path) as here:
@@ -200,6 +201,37 @@ async def test_a_download_that_hangs_ends_with_its_messages_time(
 
         assert (await here.saved("file", b"x")).path is None
         assert here.kept() == []
+
+
+async def test_one_peers_hanging_downloads_keep_nobody_else_waiting(wechat: SimulatedWeChat, tmp_path: Path) -> None:
+    async with desk(wechat, tmp_path) as here:
+        row, inbound = await here.hears("file", b"x")
+        other = PeerKey(AccountId("other"), PeerId("other"))
+        wechat.set_fault("never_answer", path="cdn/download", times=2)
+        for _ in range(4):
+            here.attachments.fetch(PeerKey(AccountId("slow"), PeerId("slow")), row + 1, inbound, nothing)
+        await asyncio.to_thread(hanging, wechat, 2)
+        done = asyncio.Event()
+
+        async def tell() -> None:
+            done.set()
+
+        async with asyncio.timeout(10):
+            here.attachments.fetch(other, row + 2, inbound, tell)
+            await done.wait()
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("media slow"):
+                task.cancel()
+
+
+async def nothing() -> None: ...
+
+
+def hanging(wechat: SimulatedWeChat, count: int) -> None:
+    end = time.monotonic() + 20
+    while sum(fault["strikes"] for fault in wechat.faults()) < count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 async def test_what_is_there_is_not_fetched_again(wechat: SimulatedWeChat, tmp_path: Path) -> None:

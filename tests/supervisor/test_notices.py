@@ -87,6 +87,7 @@ ONE_LINERS: list[Notice] = [
     notices.logged_out(waiting=2),
     notices.more_waiting(),
     notices.file_too_large("plan.pdf"),
+    notices.file_not_sent("报告.pdf"),
     notices.attachment_unreadable([]),
     notices.attachment_unreadable(["a.pdf", "b\nc.png"]),
     notices.voice_without_words(),
