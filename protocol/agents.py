@@ -94,6 +94,9 @@ PI_TOOLS: dict[str, tuple[str, ...]] = {
 
 HOSTS: dict[str, HostFacts] = {
     "echo": HostFacts(needs_command=False, talks_to_model=False, exact_tools=True, carries_contract=True),
+    "builtin": HostFacts(
+        needs_command=False, talks_to_model=True, exact_tools=True, carries_contract=True, tools=TOOLS
+    ),
     "acp": HostFacts(needs_command=True, talks_to_model=True, exact_tools=False, carries_contract=False),
     "pi": HostFacts(
         needs_command=True, talks_to_model=True, exact_tools=True, carries_contract=True, tools=tuple(PI_TOOLS)

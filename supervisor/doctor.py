@@ -138,7 +138,7 @@ class Doctor:
 
 def agents_in_use(default: Agent, peers: Iterable[tuple[str, Agent]]) -> tuple[AgentFact, ...]:
     """Every agent that somebody gets, with its users; the default first, and it alone for those who share it."""
-    users: dict[tuple[str, str | None], list[str]] = {_program(default): ["by default"]}
+    users: dict[tuple[str, str | None, bool], list[str]] = {_program(default): ["by default"]}
     for name, agent in peers:
         if _program(agent) != _program(default):
             users.setdefault(_program(agent), []).append(name)
@@ -149,13 +149,16 @@ def agents_in_use(default: Agent, peers: Iterable[tuple[str, Agent]]) -> tuple[A
             found=program is not None and shutil.which(program) is not None,
             carries_contract=HOSTS[host].carries_contract,
             users=tuple(names),
+            lacks_model=lacks_model,
         )
-        for (host, program), names in users.items()
+        for (host, program, lacks_model), names in users.items()
     )
 
 
-def _program(agent: Agent) -> tuple[str, str | None]:
-    return agent.host, agent.command[0] if HOSTS[agent.host].needs_command and agent.command else None
+def _program(agent: Agent) -> tuple[str, str | None, bool]:
+    facts = HOSTS[agent.host]
+    program = agent.command[0] if facts.needs_command and agent.command else None
+    return agent.host, program, facts.talks_to_model and not facts.needs_command and not agent.model
 
 
 def _in_one_line(data: str) -> str:

@@ -118,6 +118,13 @@ class Grants:
         )
         return plan, grant
 
+    def lacking(self, who: PeerKey) -> str:
+        """The setting without which this peer's agent cannot be opened, by its name."""
+        agent = self._book.policy(who).agent
+        if HOSTS[agent.host].needs_command:
+            return "agent.command"
+        return agent.api_key_env or "agent.api_key_env" if agent.model else "agent.model"
+
     async def media_folder(self, who: PeerKey) -> Path:
         """Where this peer's attachments are kept, readable by its worker. raises GrantRefused"""
         folder = self._home.media_dir(*who)

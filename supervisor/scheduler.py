@@ -100,6 +100,10 @@ class GrantsWorkers(Protocol):
 
     async def launch(self, who: PeerKey, generation: Generation) -> tuple[WorkerPlan, Grant]: ...
 
+    def lacking(self, who: PeerKey) -> str:
+        """The setting without which this peer's agent cannot be opened."""
+        ...
+
 
 class PutsQuestions(Protocol):
     """Asks peers on behalf of their workers (dialogs.py). None of it blocks."""
@@ -392,6 +396,8 @@ class SchedulerLoop:
         notice = None
         if close.line is Line.TOKEN_BUDGET:
             notice = notices.token_budget(wait_s=day_of(self._clock.wall()).ends_at - self._clock.wall())
+        elif close.line is Line.NOT_CONFIGURED:
+            notice = notices.not_configured(self._grants.lacking(close.who))
         elif close.line is not None:
             notice = notice_of(close.line, still_waiting=close.still_waiting)
         finish = self._delivery.finish if close.keep_text else self._delivery.abandon

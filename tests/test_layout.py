@@ -43,6 +43,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "supervisor.peers": "tests/promises/test_admission.py",
     "supervisor.scheduler": "tests/promises/test_answering.py",
     "supervisor.start": "tests/promises/test_supervisor_death.py",
+    "worker.hosts.builtin.history": "tests/worker/hosts/builtin/test_session.py",
+    "worker.hosts.builtin.model": "tests/worker/hosts/builtin/test_session.py",
     "worker.hosts.acp.transport": "tests/worker/hosts/acp/test_session.py",
     "supervisor.upkeep": "tests/promises/test_keeping_and_forgetting.py",
     "supervisor.status": "tests/promises/test_answering.py",

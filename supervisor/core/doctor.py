@@ -49,13 +49,14 @@ REMEDIES: Mapping[Layer, str] = {
 
 @dataclass(frozen=True, slots=True)
 class AgentFact:
-    """An agent in use. users: labels of those who get it; program None: its host needs none."""
+    """An agent in use. users: labels of those who get it; program None: its host needs none. lacks_model: and cannot do without"""
 
     host: str
     program: str | None
     found: bool
     carries_contract: bool
     users: tuple[str, ...]
+    lacks_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +364,14 @@ def _agents(facts: Facts) -> Iterator[Finding]:
                 ERROR,
                 f"{whose}: the agent program {fact.program} is not found",
                 fix="install it, or name its whole path in agent.command; the bridge's PATH may differ from yours",
+            )
+        elif fact.lacks_model:
+            yield Finding(
+                "agent_model",
+                ERROR,
+                f"{whose}: {fact.host} has no model to talk to",
+                fix='[agent] model = "openai:NAME" (or anthropic:, google:, openai-compatible: with base_url), the key in'
+                " the variable that api_key_env names; then bridge-ctl reload",
             )
         elif not fact.carries_contract:
             yield Finding(

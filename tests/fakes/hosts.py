@@ -1,6 +1,8 @@
 """Opening a host for a test, and reading what a turn told."""
 
 import asyncio
+import atexit
+import functools
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protocol.content import Access, Prompt
+from tests.fakes.model import FakeModel
 from worker import hosts
 from worker.hosts.base import AgentEvent, AgentSession, SessionSpec, TextDelta, TurnEnded
 
@@ -39,8 +42,23 @@ def pi_in(folder: Path, *flags: str) -> SessionSpec:
     )
 
 
+@functools.cache
+def model() -> FakeModel:
+    """One for all tests of a process, ended with it."""
+    made = FakeModel().__enter__()
+    atexit.register(made.__exit__, None, None, None)
+    return made
+
+
+def builtin_in(folder: Path) -> SessionSpec:
+    """With a scripted model behind it."""
+    return replace(spec_in(folder), command=(), model="openai-compatible:fake-1", gateway_url=model().url, token="t")
+
+
 def spec_for(host: str, folder: Path) -> SessionSpec:
-    """With the host's scripted agent, where it needs one."""
+    """With the host's scripted agent or model, where it needs one."""
+    if host == "builtin":
+        return builtin_in(folder)
     return pi_in(folder) if host == "pi" else spec_in(folder)
 
 

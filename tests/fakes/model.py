@@ -182,7 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
 def _texts(content: Any) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(part.get("text", "") for part in content or [] if isinstance(part, dict))
+    texts = [part.get("text", "") for part in content or [] if isinstance(part, dict)]
+    return "\n".join(text for text in texts if not text.startswith(("[bridge:", "[note")))  # the bridge's own notes
 
 
 def _newest(body: dict[str, Any]) -> tuple[str, str | None]:

@@ -96,6 +96,11 @@ class Stage:
         self.wechat.wait_for(lambda view: text in view.texts(person), DEADLINE_S)
         return said
 
+    def answer_to_is(self, person: str, text: str, answer: str) -> None:
+        """Say something, and wait for exactly this bubble."""
+        self.wechat.say(person, text)
+        self.hears(person, answer)
+
     def running(self, person: str) -> None:
         """Wait until this person's turn runs."""
         self.bridge.wait_status(lambda status: _state(status, person) == "running")

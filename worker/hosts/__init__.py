@@ -8,6 +8,7 @@ from worker.hosts.base import AgentSession
 # name → module and class, as text, so that `echo` never pays for another host's library
 HOSTS: dict[str, tuple[str, str]] = {
     "echo": ("worker.hosts.echo", "EchoSession"),
+    "builtin": ("worker.hosts.builtin.session", "BuiltinSession"),
     "acp": ("worker.hosts.acp.session", "AcpSession"),
     "pi": ("worker.hosts.pi.session", "PiSession"),
 }

@@ -1,0 +1,317 @@
+"""What the built-in agent can do: files and commands in its workspace, lists, questions, files for the peer, plans.
+
+Each tool bounds what it reads, writes and prints; where it may reach is the sandbox's business. The words that a tool
+returns are for the model. Whoever is asked before a tool runs is asked here, inside the call.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel
+from pydantic_ai.toolsets import FunctionToolset
+
+from protocol.to_supervisor import PLAN_GO, PLAN_KEEP, DialogKind, DialogOption, DialogPurpose
+from protocol.to_worker import DialogAnswer, Picked, Typed
+from worker.hosts.base import SessionSpec, gateway_environment
+from worker.hosts.builtin import approvals
+from worker.hosts.builtin.approvals import Request
+from worker.hosts.program import PATH
+
+READ_CHARS = 60_000
+READ_LINES = 2000
+FILE_BYTES = 8 * 1024 * 1024  # that read and edit take into memory
+OUTPUT_CHARS = 30_000  # of a command; the middle of a longer one is left out
+COMMAND_S = 120
+COMMAND_MOST_S = 1800
+OPTIONS = 20
+ANSWER_S = 120.0  # for the word that a file was taken
+LOOK_S = 0.1
+PLAN_FILE = "plan.md"
+REFUSED = "The user did not allow this. Ask what they want instead, or go on without it."
+
+
+class TodoItem(BaseModel):
+    text: str
+    status: Literal["pending", "in_progress", "completed"] = "pending"
+
+
+class Peer(Protocol):
+    """The chat, as tools see it."""
+
+    async def ask(
+        self,
+        kind: DialogKind,
+        purpose: DialogPurpose,
+        title: str,
+        body: str = "",
+        options: tuple[DialogOption, ...] = (),
+        *,
+        other_allowed: bool = False,
+    ) -> DialogAnswer: ...
+
+    def plan(self, entries: Sequence[tuple[str, str]]) -> None: ...
+
+    def offered(self) -> None:
+        """A file lies in the outbox: whoever carries files is to look."""
+        ...
+
+
+class Toolbox:
+    """One session's tools. rules: "always" answers; planning: the agent may look but not touch"""
+
+    def __init__(self, spec: SessionSpec, peer: Peer) -> None:
+        self._spec = spec
+        self._peer = peer
+        self._rules = frozenset(spec.rules)
+        self.planning = False
+
+    def toolset(self, names: frozenset[str]) -> FunctionToolset[None]:
+        """Exactly these. Names that are nobody's are left out: a list can only take away."""
+        made: FunctionToolset[None] = FunctionToolset()
+        tools: dict[str, Callable[..., Awaitable[str]]] = {
+            "read": self.read,
+            "write": self.write,
+            "edit": self.edit,
+            "bash": self.bash,
+            "todo": self.todo,
+            "ask": self.ask,
+            "send_file": self.send_file,
+            "exit_plan_mode": self.exit_plan_mode,
+            "cancel_plan_mode": self.cancel_plan_mode,
+        }
+        for name, function in tools.items():
+            if name in names:
+                made.add_function(function, takes_ctx=False, name=name, sequential=True)
+        return made
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    async def read(self, path: str, first_line: int = 1, lines: int = READ_LINES) -> str:
+        """Read a text file, or list a folder. Relative paths start in the workspace."""
+        return await asyncio.to_thread(self._read, self._path(path), first_line, lines)
+
+    def _read(self, path: Path, first_line: int, lines: int) -> str:
+        try:
+            if path.is_dir():
+                names = sorted(f"{one.name}/" if one.is_dir() else one.name for one in path.iterdir())
+                return "\n".join(names)[:READ_CHARS] or "(an empty folder)"
+            if path.stat().st_size > FILE_BYTES:
+                return f"The file is larger than {FILE_BYTES} bytes: look at parts of it with a command."
+            text = path.read_bytes().decode()
+        except UnicodeDecodeError:
+            return "The file is not text."
+        except OSError as error:
+            return f"Cannot be read: {error.strerror}."
+        all_lines = text.splitlines(keepends=True)
+        shown = "".join(all_lines[max(0, first_line - 1) :][: max(1, lines)])
+        cut = shown[:READ_CHARS]
+        left = len(all_lines) - max(0, first_line - 1) - cut.count("\n")
+        return cut + (f"\n({left} more lines)" if left > 1 else "") if cut else "(empty)"
+
+    async def write(self, path: str, content: str) -> str:
+        """Write a text file, replacing what was there."""
+        target = self._path(path)
+        if refused := await self._refused(Request("write", path, content[: approvals.BODY_CHARS])):
+            return refused
+        return await asyncio.to_thread(self._write, target, content)
+
+    def _write(self, path: Path, content: str) -> str:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        except (OSError, UnicodeEncodeError) as error:
+            return f"Cannot be written: {getattr(error, 'strerror', None) or 'it is not text'}."
+        return f"Written: {len(content)} characters."
+
+    async def edit(self, path: str, old: str, new: str) -> str:
+        """Replace one stretch of a text file. `old` must be there exactly once."""
+        target = self._path(path)
+        try:
+            if target.stat().st_size > FILE_BYTES:
+                return f"The file is larger than {FILE_BYTES} bytes."
+            text = await asyncio.to_thread(target.read_text)
+        except (OSError, UnicodeDecodeError) as error:
+            return f"Cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}."
+        if not old or text.count(old) != 1:
+            return f"`old` is there {text.count(old) if old else 0} times; it must be there once."
+        body = f"- {old}\n+ {new}"[: approvals.BODY_CHARS]
+        if refused := await self._refused(Request("edit", path, body)):
+            return refused
+        return await asyncio.to_thread(self._write, target, text.replace(old, new, 1))
+
+    def _path(self, path: str) -> Path:
+        return self._spec.workspace / path  # an absolute one stays as it is: the sandbox decides
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    async def bash(self, command: str, timeout_s: int = COMMAND_S) -> str:
+        """Run a shell command in the workspace and return what it prints."""
+        if refused := await self._refused(Request("bash", command, "")):
+            return refused
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                "/bin/sh",
+                "-c",
+                command,
+                cwd=self._spec.workspace,
+                env=self._environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            _kill(await starting)  # cancelled while it starts, it would be there and nobody's
+            raise
+        output = _Output()
+        try:
+            async with asyncio.timeout(min(max(1, timeout_s), COMMAND_MOST_S)):
+                assert process.stdout is not None
+                while data := await process.stdout.read(65536):
+                    output.add(data)
+                code = await process.wait()
+            ending = "" if code == 0 else f"\n(exit code {code})"
+        except TimeoutError:
+            ending = f"\n(ended after {timeout_s} s)"
+        finally:
+            _kill(process)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await process.wait()
+        return f"{output.text()}{ending}".strip() or "(no output)"
+
+    def _environment(self) -> dict[str, str]:
+        home, temporary = self._spec.session_dir / "home", self._spec.session_dir / "tmp"
+        for folder in (home, temporary):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        own = {"HOME": str(home), "TMPDIR": str(temporary)}
+        # Not the token: what a command needs of the web it gets through the proxy, and models are the agent's.
+        ways = {name: value for name, value in gateway_environment(self._spec).items() if "proxy" in name.lower()}
+        return {"PATH": PATH, "LANG": "C.UTF-8"} | ways | dict(self._spec.env) | own
+
+    # --- the peer -------------------------------------------------------------------------------------------------
+
+    async def todo(self, items: list[TodoItem]) -> str:
+        """Keep the list of what is to be done: call it with the whole list whenever something changes."""
+        self._peer.plan([(item.text[:200], item.status) for item in items[:100]])
+        left = sum(item.status != "completed" for item in items)
+        return f"{len(items)} on the list, {left} of them open."
+
+    async def ask(self, question: str, options: list[str] | None = None, other: bool = False) -> str:
+        """Ask the user one question and wait. With options they pick one; `other` lets them answer in their own words."""
+        if not options:
+            answer = await self._peer.ask(DialogKind.INPUT, DialogPurpose.QUESTION, question)
+        else:
+            shown = tuple(DialogOption(str(at), label) for at, label in enumerate(options[:OPTIONS]))
+            answer = await self._peer.ask(
+                DialogKind.SELECT, DialogPurpose.QUESTION, question, options=shown, other_allowed=other
+            )
+        match answer:
+            case Picked(option_id=at) if options and at.isdecimal() and int(at) < len(options):
+                return f"The user picked: {options[int(at)]}"
+            case Typed(text=text):
+                return f"The user answered: {text}"
+        return "The user did not answer."
+
+    async def send_file(self, path: str, caption: str = "") -> str:
+        """Send a file to the user's phone, pictures as pictures. `caption` is the line that comes with it."""
+        source = self._path(path)
+        outbox = self._spec.session_dir / "outbox"
+        name = str(uuid.uuid4())
+        try:
+            await asyncio.to_thread(_lay_out, source, outbox, name, caption)
+        except OSError as error:
+            return f"Cannot be read: {error.strerror}."
+        self._peer.offered()
+        answer = outbox / f"{name}.answer"
+        for _ in range(int(ANSWER_S / LOOK_S)):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                told = json.loads(answer.read_bytes())
+                answer.unlink()
+                return "The file was sent." if told["ok"] else f"The file was not sent: {told['detail']}"
+            await asyncio.sleep(LOOK_S)
+        return "Nobody said whether the file was sent."
+
+    async def exit_plan_mode(self, plan: str) -> str:
+        """Show the user a plan (Markdown) and ask whether to carry it out. Nothing of it may be done before they agree."""
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread((self._spec.workspace / PLAN_FILE).write_text, plan)
+        self.planning = True
+        match await self._peer.ask(DialogKind.SELECT, DialogPurpose.PLAN_REVIEW, "Plan", plan, other_allowed=True):
+            case Picked(option_id=option_id) if option_id == PLAN_GO:
+                self.planning = False
+                return "The user agrees: carry it out now, asking for permissions as usual."
+            case Picked(option_id=option_id) if option_id == PLAN_KEEP:
+                return "The user wants to keep planning. Do nothing of it yet; cancel_plan_mode ends this when they say so."
+            case Typed(text=text):
+                return f"The user wants changes: {text}\nRevise the plan and show it again."
+        self.planning = False
+        return "The plan was left without approval. Carry nothing of it out."
+
+    async def cancel_plan_mode(self) -> str:
+        """End planning without a plan, when the user says so."""
+        self.planning = False
+        return "Planning has ended."
+
+    async def _refused(self, request: Request) -> str:
+        """Empty: go on."""
+        if self.planning:
+            return "You are planning: nothing may be changed before the user agrees to the plan."
+        if not approvals.must_ask(request, self._spec.approvals, self._rules):
+            return ""
+        kind, purpose = approvals.kind()
+        title = f"{request.tool}: {request.title}"
+        answer = await self._peer.ask(kind, purpose, title, request.body, approvals.options(request))
+        if isinstance(answer, Picked) and answer.option_id == approvals.ALWAYS:
+            self._rules |= {approvals.rule_of(request)}
+        return "" if approvals.granted(answer) else REFUSED
+
+
+class _Output:
+    """A command's output: its beginning and its end."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+        self._left_out = 0
+
+    def add(self, data: bytes) -> None:
+        room = OUTPUT_CHARS // 2 - len(self._head)
+        self._head += data[: max(0, room)]
+        self._tail += data[max(0, room) :]
+        extra = len(self._tail) - OUTPUT_CHARS // 2
+        if extra > 0:
+            self._left_out += extra
+            self._tail = self._tail[extra:]
+
+    def text(self) -> str:
+        gap = f"\n({self._left_out} bytes left out)\n".encode() if self._left_out else b""
+        return (self._head + gap + self._tail).decode("utf-8", "replace")
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """With all that it started and that did not leave its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _lay_out(source: Path, outbox: Path, name: str, caption: str) -> None:
+    """A copy, made with the agent's own rights, and the note that names it. raises OSError"""
+    folder = outbox / name
+    folder.mkdir(mode=0o700, parents=True)
+    shutil.copyfile(source, folder / source.name)
+    note: dict[str, Any] = {"name": source.name, "caption": caption}
+    unfinished = outbox / f"{name}.part"
+    unfinished.write_text(json.dumps(note))
+    unfinished.rename(outbox / f"{name}.json")
