@@ -15,7 +15,7 @@ from supervisor import notices
 from supervisor.clock import Clock
 from supervisor.core.admission import HOUR_S
 from supervisor.core.commands import Command, Help, History, New, Status, Stop
-from supervisor.core.scheduler import FreshAsked, Removed, StopAsked
+from supervisor.core.scheduler import FreshAsked, PeerState, Removed, StopAsked
 from supervisor.core.states import PartKind
 from supervisor.delivery import Delivery
 from supervisor.dialogs import DialogLoop
@@ -117,7 +117,7 @@ class Conversations:
         left = None
         if policy.max_turns_per_hour:
             recent = sum(at > self._clock.wall() - HOUR_S for at in record.turns_at)
-            left = max(0, policy.max_turns_per_hour - recent)
+            left = max(0, policy.max_turns_per_hour - recent - self._loop.core.waiting_of(who))  # as the door counts
         return notices.status_lines(
             Standing(
                 running_s=None if turn is None else self._clock.now() - turn[1],
@@ -126,6 +126,7 @@ class Conversations:
                 parked=self._delivery.parked(who),
                 budget_left=self._delivery.budget_left(who),
                 turns_left=left,
+                starting=self._loop.core.state_of(who) is PeerState.STARTING,
             )
         )
 

@@ -49,6 +49,14 @@ def waiting_behind_others() -> Notice:
     )
 
 
+def waiting_for_start() -> Notice:
+    return Notice(
+        "waiting_for_start",
+        "收到，正在准备，好了就回你。",
+        "Got it. Still getting ready; your answer comes right after.",
+    )
+
+
 def waiting_for_room() -> Notice:
     return Notice(
         "waiting_for_room",
@@ -70,6 +78,14 @@ def still_waiting_behind_others() -> Notice:
         "still_waiting_behind_others",
         "还在等别的对话结束，你的消息没丢，不用再发。",
         "Still waiting for other chats to finish. Your message is kept, no need to send it again.",
+    )
+
+
+def still_waiting_for_start() -> Notice:
+    return Notice(
+        "still_waiting_for_start",
+        "准备得有点久，你的消息没丢，不用再发。",
+        "Getting ready takes longer than usual. Your message is kept, no need to send it again.",
     )
 
 
@@ -383,7 +399,10 @@ def help_lines(*, snippets: Sequence[str] = ()) -> Notice:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What /status tells. running_s: None = no turn runs. turns_left: None = no limit. question: "" = none waits."""
+    """What /status tells. running_s: None = no turn runs. turns_left: None = no limit. question: "" = none waits.
+
+    starting   the oldest waiting message has its turn as soon as the agent is up
+    """
 
     running_s: float | None
     question: str
@@ -391,15 +410,19 @@ class Standing:
     parked: int
     budget_left: int
     turns_left: int | None
+    starting: bool = False
 
 
 def status_lines(now: Standing) -> Notice:
     zh: list[str] = []
     en: list[str] = []
-    if now.running_s is None:
+    if now.running_s is None and now.starting:
+        zh.append("正在准备。")
+        en.append("Getting ready.")
+    elif now.running_s is None and not now.waiting:
         zh.append("现在空着。")
         en.append("Idle.")
-    else:
+    elif now.running_s is not None:
         zh_time, en_time = _lasting(now.running_s)
         zh.append(f"正在做，已经 {zh_time}。")
         en.append(f"Working, {en_time} so far.")

@@ -7,7 +7,7 @@ from protocol.ids import AccountId, PeerKey
 from supervisor.attachments import Attachments
 from supervisor.channels.base import Reader
 from supervisor.clock import Clock
-from supervisor.core import prompts
+from supervisor.core import commands, prompts
 from supervisor.core.admission import cap_all, sanitise, written_at
 from supervisor.peers import PeerBook
 from supervisor.store import Journal, MessageRow, Store
@@ -37,6 +37,9 @@ class Prompts:
         notes: list[str] = []
         if message.late and (age_s := await self._age_s(message)) >= LATE_S:
             notes.append(prompts.note_late(age_s))
+        last_at = await self._journal.do(Store.last_turn_at, who, row)
+        if last_at is not None and (gap_s := message.received_at - last_at) >= PAUSE_S:
+            notes.append(prompts.note_pause(gap_s))
         if record.interrupted_note:
             notes.append(prompts.note_interrupted(record.interrupted_note))
         if isinstance(inbound, Unreadable):
@@ -47,6 +50,9 @@ class Prompts:
         unread = [_name(one.media) for one in attached if one.path is None]
         texts = (sanitise(inbound.text), quoted, *unread)
         (text, quoted, *unread), missing = cap_all(texts, self._book.settings.wechat.max_inbound_chars)
+        media = commands.Media.SOME if inbound.media else commands.Media.NONE
+        if isinstance(order := commands.parse(text, media, self._book.settings.snippets), commands.Snippet):
+            text = order.prompt  # the operator's words: not part of what a peer may make long
         if missing:
             notes.append(prompts.note_cut(missing))
         if inbound.quote is not None:

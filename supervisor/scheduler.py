@@ -78,9 +78,11 @@ COURTESY = frozenset(
     {
         Line.WAITING_OWN,
         Line.WAITING_OTHERS,
+        Line.WAITING_READY,
         Line.WAITING_ROOM,
         Line.WAITING_STILL_OWN,
         Line.WAITING_STILL_OTHERS,
+        Line.WAITING_STILL_READY,
         Line.STOP_HINT,
     }
 )
@@ -434,12 +436,16 @@ def notice_of(line: Line, *, still_waiting: int = 0) -> notices.Notice:
             return notices.waiting_behind_own()
         case Line.WAITING_OTHERS:
             return notices.waiting_behind_others()
+        case Line.WAITING_READY:
+            return notices.waiting_for_start()
         case Line.WAITING_ROOM:
             return notices.waiting_for_room()
         case Line.WAITING_STILL_OWN:
             return notices.still_waiting_behind_own()
         case Line.WAITING_STILL_OTHERS:
             return notices.still_waiting_behind_others()
+        case Line.WAITING_STILL_READY:
+            return notices.still_waiting_for_start()
         case Line.STOP_HINT:
             return notices.still_working()
         case Line.STOPPED:

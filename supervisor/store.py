@@ -1071,6 +1071,18 @@ class Store:
             row,
         )
 
+    def last_turn_at(self, who: PeerKey, row: int) -> float | None:
+        """When the last turn before this row ended or was still under way, in the conversation that the peer has now;
+        None in a fresh one. Unix seconds."""
+        rows = self._rows(
+            "SELECT max(message.state_at) FROM message JOIN peer USING (account, conversation)"
+            " WHERE account = ?1 AND peer = ?2 AND sender = ?2 AND row < ?3",
+            *who,
+            row,
+        )
+        at: float | None = rows[0][0]
+        return at
+
     def message_text(self, account: AccountId, message_id: MessageId) -> str | None:
         """What a quoted id said: an inbound's text or an accepted part's."""
         rows = self._rows(

@@ -238,9 +238,11 @@ class Line(StrEnum):
 
     WAITING_OWN = "waiting_own"
     WAITING_OTHERS = "waiting_others"
+    WAITING_READY = "waiting_ready"
     WAITING_ROOM = "waiting_room"
     WAITING_STILL_OWN = "waiting_still_own"
     WAITING_STILL_OTHERS = "waiting_still_others"
+    WAITING_STILL_READY = "waiting_still_ready"
     STOP_HINT = "stop_hint"
     STOPPED = "stopped"
     NOTHING_RUNNING = "nothing_running"
@@ -723,10 +725,12 @@ class Scheduler:
                     peer.acks = 2
                 if self.disk_full and not own:
                     peer.acks, line = 2, Line.WAITING_ROOM
-                elif first:
-                    line = Line.WAITING_OWN if own else Line.WAITING_OTHERS
+                elif own:
+                    line = Line.WAITING_OWN if first else Line.WAITING_STILL_OWN
+                elif peer.slot or (peer.waiting and peer.waiting[0].held):
+                    line = Line.WAITING_READY if first else Line.WAITING_STILL_READY  # a worker, or an attachment
                 else:
-                    line = Line.WAITING_STILL_OWN if own else Line.WAITING_STILL_OTHERS
+                    line = Line.WAITING_OTHERS if first else Line.WAITING_STILL_OTHERS
                 effects.append(Tell(peer.who, line))
             if peer.typing_at is not None and now >= peer.typing_at:
                 peer.typing_at = now + self._limits.typing_s

@@ -263,3 +263,22 @@ def test_notices_speak_the_peers_language(stage: Stages) -> None:
         bridge.say(bridge.me, "/stop")
 
         assert bridge.answers(bridge.me, 2)[1] == notices.nothing_running().zh
+
+
+def test_a_snippet_of_the_operators_is_run_as_the_prompt_it_stands_for(stage: Stages) -> None:
+    with stage(settings='[snippets]\nstandup = "What changed since yesterday?"') as bridge:
+        bridge.begin()
+
+        bridge.say(bridge.me, "／Standup in two lines")
+
+        assert bridge.answers(bridge.me, 1) == ["What changed since yesterday?\n\nin two lines"]
+
+
+def test_commands_work_in_any_case_with_blanks_around_and_in_full_width(stage: Stages) -> None:
+    with stage() as bridge:
+        bridge.begin()
+
+        bridge.say(bridge.me, "  ／ＳＴＯＰ  ", "/Stop\n")
+
+        assert bridge.answers(bridge.me, 2) == [notices.nothing_running().en] * 2
+        assert bridge.counters().get("workers_started", 0) == 0

@@ -53,6 +53,8 @@ ONE_LINERS: list[Notice] = [
     notices.waiting_behind_own(),
     notices.waiting_behind_others(),
     notices.waiting_for_room(),
+    notices.waiting_for_start(),
+    notices.still_waiting_for_start(),
     notices.still_waiting_behind_own(),
     notices.still_waiting_behind_others(),
     notices.still_working(),
@@ -206,6 +208,15 @@ def test_status_tells_what_runs_what_waits_and_what_is_left() -> None:
         "4 turns left this hour.",
     ]
     assert status_lines(IDLE).zh.splitlines() == ["现在空着。", "在你下次发消息前，我还能发 10 条。"]
+
+
+def test_status_does_not_call_a_peer_idle_whose_message_waits() -> None:
+    waits = Standing(running_s=None, question="", waiting=1, parked=0, budget_left=6, turns_left=None)
+    starts = Standing(running_s=None, question="", waiting=1, parked=0, budget_left=6, turns_left=None, starting=True)
+
+    assert status_lines(waits).en.splitlines()[0] == "1 message is waiting."
+    assert status_lines(starts).en.splitlines()[:2] == ["Getting ready.", "1 message is waiting."]
+    assert status_lines(starts).zh.splitlines()[:2] == ["正在准备。", "排着 1 条。"]
 
 
 def test_history_shows_each_message_in_one_line_and_flags_what_has_not_arrived() -> None:

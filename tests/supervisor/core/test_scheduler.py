@@ -137,6 +137,18 @@ def test_waiting_is_acknowledged_once_at_four_seconds_and_once_more_at_a_minute(
     assert told == [(14.0, Line.WAITING_OTHERS), (70.0, Line.WAITING_STILL_OTHERS)]
 
 
+def test_a_cold_start_counts_as_waiting_and_is_not_called_other_peoples_chats() -> None:
+    scheduler = Scheduler(SchedulerLimits())
+    scheduler.step(Queued(A, 1), 0.0)
+
+    first = scheduler.step(Woke(), 4.0)
+    again = scheduler.step(Woke(), 60.0)
+
+    assert [e for e in first if isinstance(e, Tell)] == [Tell(A, Line.WAITING_READY)]
+    assert [e for e in again if isinstance(e, Tell)] == [Tell(A, Line.WAITING_STILL_READY)]
+    assert scheduler.state_of(A) is PeerState.STARTING
+
+
 def test_a_running_turn_names_stop_once_at_thirty_seconds_and_its_clock_stands_during_a_dialog() -> None:
     scheduler = Scheduler(SchedulerLimits())
     running(scheduler, A, 1)
