@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -886,6 +887,78 @@ def test_a_file_whole_at_its_head_only_is_set_aside(store: Store, path: Path, da
     assert len(warnings) == 1
     assert again.accounts() == ()
     again.close()
+
+
+PAGE = 4096
+WAL_HEAD, WAL_FRAME = 32, 24 + PAGE
+
+
+def of_a_killed_bridge(folder: Path) -> Path:
+    """A journal as SIGKILL leaves it: part of it in the file, the rest in the log beside it."""
+    store, _ = Store.open(folder / "live.db")
+    for number in range(30):
+        answered(store, number, "a question", "an answer of some length " * 20)
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    for number in range(30, 36):
+        answered(store, number, "a question", "an answer of some length " * 20)
+    for suffix in ("", "-wal"):
+        shutil.copy(folder / f"live.db{suffix}", folder / f"killed.db{suffix}")
+    store.close()
+    return folder / "killed.db"
+
+
+def usable(path: Path) -> tuple[int, int]:
+    """Open it and go on with it: how many messages stand in it, and how often it was set aside."""
+    store, warnings = Store.open(path)
+    try:
+        known = len(store._messages("1 ORDER BY row"))
+        store.record_batch(OWNER, batch(said("afterwards")), 99.0)
+        assert store.message_text(OWNER, MessageId("nobody's")) is None
+    finally:
+        store.close()
+    return known, len(warnings)
+
+
+def test_cut_at_any_page_or_with_any_page_ruined_the_journal_opens_and_takes_messages(tmp_path: Path) -> None:
+    killed = of_a_killed_bridge(tmp_path)
+    whole = killed.read_bytes()
+    set_aside = 0
+    for page in range(len(whole) // PAGE):
+        for number, content in enumerate(
+            (whole[: page * PAGE], whole[: page * PAGE] + b"\xa5" * PAGE + whole[(page + 1) * PAGE :])
+        ):
+            path = tmp_path / f"{page}-{number}" / "state.db"
+            path.parent.mkdir()
+            path.write_bytes(content)
+
+            known, times = usable(path)
+
+            assert times <= 1 and known <= 36
+            set_aside += times
+            shutil.rmtree(path.parent)
+    assert set_aside > len(whole) // PAGE
+
+
+def test_a_log_cut_at_any_frame_leaves_what_was_committed_before(tmp_path: Path) -> None:
+    killed = of_a_killed_bridge(tmp_path)
+    log = killed.with_name("killed.db-wal").read_bytes()
+    seen = []
+    for end in [0, WAL_HEAD, *range(WAL_HEAD + WAL_FRAME, len(log) + 1, WAL_FRAME), len(log)]:
+        for torn in (0, 100) if end % 5 == 0 else (0,):
+            path = tmp_path / f"{end}-{torn}" / "state.db"
+            path.parent.mkdir()
+            shutil.copy(killed, path)
+            path.with_name("state.db-wal").write_bytes(log[: max(0, end - torn)])
+
+            known, times = usable(path)
+
+            assert times == 0
+            assert 30 <= known <= 36
+            if not torn:
+                seen.append(known)
+            shutil.rmtree(path.parent)
+    assert seen[0] == 30 and seen[-1] == 36
+    assert seen == sorted(seen)
 
 
 def test_two_damaged_files_of_one_second_lie_side_by_side_with_their_companions(path: Path) -> None:
