@@ -109,7 +109,7 @@ def start(context: click.Context, /, detach: bool, **given: str | None) -> None:
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="the page's port; 0 takes a free one"
 )
-@click.option("--agent", default="echo", metavar="HOST", help="which agent host answers", show_default=True)
+@click.option("--agent", default="builtin", metavar="HOST", help="which agent host answers", show_default=True)
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", help="how much to log", show_default=True)
 @click.version_option(VERSION, message="bridge-supervisor %(version)s")
 def demo(port: int, agent: str, log_level: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from protocol.agents import HOSTS
+from supervisor.demo import model as model_server
 
 EXIT_USAGE = 2
 START_S = 20.0
@@ -82,13 +83,25 @@ def _simulated_wechat(port: int) -> Iterator[dict[str, str]]:
             process.wait()
 
 
+# What the demo says of its agent, above the phone.
+_NOTES = {
+    "echo": "The agent here is “echo”: it answers with your own words.",
+    "builtin": "The model here is a script of the demo's own: no key, no network. Try: write, run, plan, ask.",
+}
+KEY = "BRIDGE_DEMO_KEY"
+
+
 def _settings(home: Path, service: dict[str, str], agent: str) -> None:
+    model = ""
+    if agent == "builtin":
+        os.environ[KEY] = "nobody checks it"  # the gateway wants one, as any model server does
+        model = f'model = "openai-compatible:demo"\nbase_url = "{service["url"]}{model_server.PATH}"\napi_key_env = "{KEY}"\n'
     (home / "bridge.toml").write_text(
         f'[wechat]\nbase_url = "{service["url"]}"\ncdn_base_url = "{service["cdn_url"]}"\n'
-        f'bot_agent = "bridge-supervisor-demo/0.1.0"\n\n[agent]\nhost = "{agent}"\n',
+        f'bot_agent = "bridge-supervisor-demo/0.1.0"\n\n[agent]\nhost = "{agent}"\n{model}',
         encoding="utf-8",
     )
-    note = json.dumps({"note": "The agent here is “echo”: it answers with your own words."} if agent == "echo" else {})
+    note = json.dumps({"note": _NOTES[agent]} if agent in _NOTES else {})
     request = urllib.request.Request(
         f"{service['url']}/sim/settings",
         data=note.encode(),

@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from supervisor.demo import model
 from supervisor.demo.control import Control
 from supervisor.demo.ilink import Api, Service
 from supervisor.demo.names import Mint
@@ -81,7 +82,7 @@ class SimulatedServer:
         self.cdn_url = f"{self.url}/c2c"
         world = World(Mint(random.SystemRandom()), settings or Settings(), base_url=self.url, cdn_url=self.cdn_url)
         service = Service(world)
-        app = Starlette(routes=[*Api(service).routes(), *Control(service).routes()])
+        app = Starlette(routes=[*Api(service).routes(), *Control(service).routes(), *model.routes()])
         self._app = LoopbackOnly(app)
         self._server: _Uvicorn | None = None
         self._thread: threading.Thread | None = None

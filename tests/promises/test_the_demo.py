@@ -37,10 +37,10 @@ class Demo:
         return json.loads(self.ctl("status", "--json"))  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def demo() -> Iterator[Demo]:
+@pytest.fixture(params=[("--agent", "echo")], ids=["echo"])
+def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "supervisor", "demo"],
+        [sys.executable, "-m", "supervisor", "demo", *request.param],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -112,3 +112,18 @@ def test_a_second_person_scans_and_becomes_a_guest_with_a_process_of_its_own(
     assert (rows["owner"]["role"], rows["guest"]["role"]) == ("operator", "guest")
     assert (rows["owner"]["access"], rows["guest"]["access"]) == ("workspace", "readonly")
     assert rows["owner"]["worker"]["pid"] != rows["guest"]["worker"]["pid"]
+
+
+@pytest.mark.parametrize("demo", [()], ids=["as it comes"], indirect=True)
+def test_without_a_key_a_scripted_model_answers_asks_and_writes(demo: Demo, driver: webdriver.Chrome) -> None:
+    driver.get(demo.url)
+    page = Page(driver)
+    page.the("scan-button").click()
+    page.writes("hello")
+    until(driver, lambda: any(side == "bot" and "script" in text for side, text in page.bubbles()))
+
+    page.writes("write a file")
+    until(driver, lambda: any(side == "bot" and "hello.txt" in text for side, text in page.bubbles()))
+    page.writes("1")
+    until(driver, lambda: any(side == "bot" and "Written" in text for side, text in page.bubbles()))
+    assert demo.status()["peers"][0]["agent"] == "builtin"

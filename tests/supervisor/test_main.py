@@ -65,4 +65,4 @@ def test_a_demo_of_an_agent_that_needs_a_program_says_what_there_is() -> None:
     done = run("demo", "--agent", "acp")
 
     assert done.returncode == 2
-    assert done.stderr == "bridge-supervisor demo: --agent acp: choose one of echo\n"
+    assert done.stderr == "bridge-supervisor demo: --agent acp: choose one of echo, builtin\n"
