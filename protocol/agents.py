@@ -50,6 +50,10 @@ class HostFacts:
     exact_tools     a tool list is enforced exactly; False: only the empty list, by access `chat`, or none
     carries_contract  it tells its agent the phone-chat contract; echo has no agent that would need it
     tools           all names that a tool list may hold; None = every one of ours, and any MCP server's
+    driver          the worker's code for it, a key of worker.hosts.HOSTS; empty: that of its own name
+    command         the usual program and arguments of a known agent, where the operator names none
+    api_key_env     the variable that usually holds the key for its models, likewise
+    own_port        of loopback, on which the program talks with itself: open only in a network of the worker's own
     """
 
     needs_command: bool
@@ -57,6 +61,10 @@ class HostFacts:
     exact_tools: bool
     carries_contract: bool
     tools: tuple[str, ...] | None = None
+    driver: str = ""
+    command: tuple[str, ...] = ()
+    api_key_env: str = ""
+    own_port: int = 0
 
 
 # How agent programs are told where models and the web are. URL, TOKEN and PROXY stand for a worker's own.
@@ -92,6 +100,35 @@ PI_TOOLS: dict[str, tuple[str, ...]] = {
     "cancel_plan_mode": ("cancel_plan_mode",),
 }
 
+# Our tool names as opencode's. Its writing tools share one permission, so that neither can be had without the other.
+OPENCODE_TOOLS: dict[str, tuple[str, ...]] = {
+    "read": ("read", "list", "glob", "grep"),
+    "bash": ("bash",),
+    "todo": ("todowrite", "todoread"),
+    "send_file": ("bridge_send_file",),
+}
+
+
+def _acp(
+    *command: str,
+    key: str = "OPENAI_API_KEY",
+    contract: bool = False,
+    tools: tuple[str, ...] = (),
+    own_port: int = 0,
+) -> HostFacts:
+    return HostFacts(
+        needs_command=False,
+        talks_to_model=True,
+        exact_tools=bool(tools),
+        carries_contract=contract,
+        tools=tools or None,
+        driver="acp",
+        command=command,
+        api_key_env=key,
+        own_port=own_port,
+    )
+
+
 HOSTS: dict[str, HostFacts] = {
     "echo": HostFacts(needs_command=False, talks_to_model=False, exact_tools=True, carries_contract=True),
     "builtin": HostFacts(
@@ -99,6 +136,26 @@ HOSTS: dict[str, HostFacts] = {
     ),
     "acp": HostFacts(needs_command=True, talks_to_model=True, exact_tools=False, carries_contract=False),
     "pi": HostFacts(
-        needs_command=True, talks_to_model=True, exact_tools=True, carries_contract=True, tools=tuple(PI_TOOLS)
+        needs_command=False,
+        talks_to_model=True,
+        exact_tools=True,
+        carries_contract=True,
+        tools=tuple(PI_TOOLS),
+        command=("pi",),
     ),
+    # Known agents that speak ACP. What each is told in files, variables and its session: worker/hosts/acp/presets.py.
+    "claude": _acp("claude-agent-acp", key="ANTHROPIC_API_KEY", contract=True),
+    "codex": _acp("codex-acp", contract=True),
+    "gemini": _acp("gemini", "--acp", key="GEMINI_API_KEY", contract=True),
+    "opencode": _acp("opencode", "acp", contract=True, tools=tuple(OPENCODE_TOOLS), own_port=4096),
+    "goose": _acp("goose", "acp", contract=True),
+    "qwen": _acp("qwen", "--acp", contract=True),
+    "kimi": _acp("kimi", "acp"),
+    "hermes": _acp("hermes-acp", contract=True),
+    "vibe": _acp("vibe-acp"),
 }
+
+
+def driver_of(host: str) -> str:
+    """The worker's code behind a host that settings name. raises KeyError: no such host"""
+    return HOSTS[host].driver or host

@@ -60,6 +60,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     hide                   folders that `full` must not see (the bridge's home)
     uid, gid               None = keep ours; else the peer's own ids (root supervisor)
     cgroup                 the folder below which its nanny may make a group; empty = none
+    own_port               of loopback, for an agent that talks with itself; only in a network of the worker's own
     required               layers without which the worker must not start
     wanted                 layers to try, in no particular order; those in neither list are left out
     """
@@ -80,6 +81,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     uid: int | None = None
     gid: int | None = None
     gateway_port: int = 0
+    own_port: int = 0
     cgroup: str = ""
 
 

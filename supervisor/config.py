@@ -221,7 +221,7 @@ class Environment:
 
     def api_key(self, agent: Agent) -> str | None:
         """The model's key, from the variable that the settings name."""
-        return self.variables.get(agent.api_key_env) or None if agent.api_key_env else None
+        return self.variables.get(agent.key_variable) or None if agent.key_variable else None
 
     def proxy(self, wechat: WeChat) -> str | None:
         """The proxy for HTTPS, by [wechat] proxy. None = go directly."""

@@ -157,8 +157,8 @@ def agents_in_use(default: Agent, peers: Iterable[tuple[str, Agent]]) -> tuple[A
 
 def _program(agent: Agent) -> tuple[str, str | None, bool]:
     facts = HOSTS[agent.host]
-    program = agent.command[0] if facts.needs_command and agent.command else None
-    return agent.host, program, facts.talks_to_model and not facts.needs_command and not agent.model
+    program = agent.program[0] if facts.talks_to_model and agent.program else None
+    return agent.host, program, facts.talks_to_model and program is None and not agent.model
 
 
 def _in_one_line(data: str) -> str:

@@ -120,7 +120,7 @@ class Gatekeeper:
         found = upstream_for(policy.agent, self._environment.api_key(policy.agent))
         if isinstance(found, Upstream):
             self._said.pop("model", None)
-        elif policy.agent.model or policy.agent.api_key_env or policy.agent.base_url:
+        elif policy.agent.model or policy.agent.key_variable or policy.agent.base_url:
             # An agent without any of these may need no model: it is not for us to complain.
             self._say("model", f"peer {key.peer}: {found}")
         token = secrets.token_urlsafe(32)

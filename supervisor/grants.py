@@ -22,7 +22,7 @@ from supervisor.contract import SessionFacts, contract
 from supervisor.core.admission import PeerPolicy
 from supervisor.gatekeeper import Admission
 from supervisor.home import Home
-from supervisor.isolation import NO_WAY, Isolation, plan_for
+from supervisor.isolation import NO_WAY, Isolation, plan_for, resolved, search_path
 from supervisor.peers import PeerBook
 from supervisor.store import Journal, Store
 
@@ -86,12 +86,13 @@ class Grants:
             media_dir=folders.media,
             read=policy.agent.read,
             write=policy.agent.write,
-            command=policy.agent.command,
+            command=policy.agent.program,
             home=self._home.path,
             workers=settings.workers,
             uid=uid,
             layers=self._isolation.layers,
             gateway_port=admission.port if admission is not None else 0,
+            own_port=HOSTS[policy.agent.host].own_port,
             cgroup=self._isolation.cgroup,
         )
         grant = Grant(
@@ -102,9 +103,9 @@ class Grants:
             access=policy.access,
             agent=AgentSpec(
                 host=policy.agent.host,
-                command=policy.agent.command,
+                command=resolved(policy.agent.program),
                 model=policy.agent.model,
-                env=dict(policy.agent.env),
+                env=search_path(policy.agent.program) | dict(policy.agent.env),
                 thinking=policy.agent.thinking,
                 approvals=policy.agent.approvals,
             ),

@@ -27,6 +27,7 @@ NO_WAY = (
     " (on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0), or use Linux 5.9 or later"
 )
 
+SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _SHEBANGS = 4  # most interpreters of interpreters
 
 
@@ -127,6 +128,7 @@ def plan_for(
     uid: int | None,
     layers: Iterable[Layer],
     gateway_port: int = 0,
+    own_port: int = 0,
     cgroup: Path | None = None,
 ) -> WorkerPlan:
     """One worker's plan. The three folders exist.
@@ -165,6 +167,7 @@ def plan_for(
         uid=uid,
         gid=uid,
         gateway_port=gateway_port,
+        own_port=own_port,
         cgroup="" if cgroup is None else str(cgroup),
     )
 
@@ -213,6 +216,18 @@ def program_files(command: tuple[str, ...]) -> ProgramFiles:
         found.add(named)
         named = _interpreter_of(named)
     return found
+
+
+def resolved(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The same command with its program's whole path: a worker's PATH is not ours."""
+    found = shutil.which(command[0]) if command else None
+    return command if found is None else (os.path.abspath(found), *command[1:])
+
+
+def search_path(command: tuple[str, ...]) -> dict[str, str]:
+    """PATH for an agent program: where it and its interpreters lie comes before the system's folders."""
+    own = [os.path.dirname(file) for file in program_files(command).files]
+    return {"PATH": ":".join(dict.fromkeys([*own, *SYSTEM_PATH]))} if own else {}
 
 
 def _interpreter_of(path: str) -> str | None:

@@ -322,6 +322,7 @@ def _session_spec(grant: Grant) -> SessionSpec:
         workspace=Path(grant.session_dir if grant.access is Access.CHAT else grant.workspace),
         session_id=grant.session_id,
         access=grant.access,
+        agent=grant.agent.host,
         command=grant.agent.command,
         env=tuple(sorted(grant.agent.env.items())),
         model=grant.agent.model,

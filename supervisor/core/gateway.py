@@ -52,17 +52,18 @@ def upstream_for(agent: Agent, key: str | None) -> Upstream | str:
     provider, colon, _ = agent.model.partition(":")
     if colon and provider in PROVIDERS:
         dialect = PROVIDERS[provider]
-    elif agent.api_key_env in USUAL_NAMES:
-        dialect = USUAL_NAMES[agent.api_key_env]
+    elif agent.key_variable in USUAL_NAMES:
+        dialect = USUAL_NAMES[agent.key_variable]
     elif agent.base_url:
         dialect = Dialect.OPENAI
     else:
         return 'no model is configured: name one by [agent] model, such as "openai:NAME", and its key by api_key_env'
     if provider == "openai-compatible" and not agent.base_url:
         return '[agent] base_url is missing: model = "openai-compatible:NAME" needs it'
-    if agent.api_key_env and key is None:
-        return f"the variable {agent.api_key_env}, which [agent] api_key_env names, is not set"
-    if not agent.api_key_env and not agent.base_url:
+    if agent.key_variable and key is None:
+        why = "which [agent] api_key_env names" if agent.api_key_env else f"where {agent.host} has its key"
+        return f"the variable {agent.key_variable}, {why}, is not set"
+    if not agent.key_variable and not agent.base_url:
         return "[agent] api_key_env is missing: it names the variable that holds the model's key"
     return Upstream(dialect, agent.base_url.rstrip("/") or BASE_URLS[dialect], key or "")
 

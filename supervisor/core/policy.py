@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
-from protocol.agents import Approvals, Thinking
+from protocol.agents import HOSTS, Approvals, Thinking
 from protocol.content import Access
 
 
@@ -61,8 +61,9 @@ class AgentOverrides:
     interim_text: InterimText | None = None
 
     def overridden(self, by: "AgentOverrides") -> "AgentOverrides":
-        """Key by key, what is set in `by` wins."""
-        return replace(self, **_set_in(by))
+        """Key by key, what is set in `by` wins. A command is that of one host: another host does not inherit it."""
+        kept = self if by.host in (None, self.host) else replace(self, command=None)
+        return replace(kept, **_set_in(by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,24 @@ class Agent:
     interim_text: InterimText = InterimText.JOIN
 
     def overridden(self, by: AgentOverrides) -> "Agent":
-        """Key by key, what is set in `by` wins."""
-        return replace(self, **_set_in(by))
+        """Key by key, what is set in `by` wins. A command is that of one host: another host does not inherit it."""
+        kept = self if by.host in (None, self.host) else replace(self, command=())
+        return replace(kept, **_set_in(by))
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Program and arguments: those that are set, or the usual ones of a known agent."""
+        return self.command or (HOSTS[self.host].command if self.host in HOSTS else ())
+
+    @property
+    def key_variable(self) -> str:
+        """The variable that holds the model's key: the one that is set, or the usual one of a known agent.
+
+        A server of one's own (base_url) may need none, and is not to be handed the key of another.
+        """
+        if self.api_key_env or self.base_url or self.host not in HOSTS:
+            return self.api_key_env
+        return HOSTS[self.host].api_key_env
 
 
 @dataclass(frozen=True, slots=True)

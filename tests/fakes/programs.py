@@ -6,6 +6,7 @@ Node comes as a wheel; its own npm is broken, so that the system's npm is run by
 
 import contextlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,9 @@ def opencode_folder() -> Path:
 
 def opencode() -> Path:
     """The program, in the test; skipped or failed without it, as Pi is."""
-    program = opencode_folder() / "node_modules/.bin/opencode"
+    processor = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    # The package's own entry is made by a script at the installation, which we do not let run.
+    program = opencode_folder() / f"node_modules/opencode-linux-{processor}/bin/opencode"
     _need(f"opencode {OPENCODE}", program)
     return program
 

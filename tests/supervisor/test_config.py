@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.agents import HOSTS
 from protocol.content import Access
 from protocol.spec import IsolationMode
 from supervisor.config import (
@@ -210,7 +211,10 @@ def test_every_kind_of_value_arrives_in_its_type(home: Home) -> None:
             '[agent]\nworkspace = "src"',
             'bridge.toml: agent.workspace: expected an absolute path, or one below ~/, got "src"',
         ),
-        ('[agent]\nhost = "vim"', 'bridge.toml: agent.host: expected one of "echo", "builtin", "acp", "pi", got "vim"'),
+        (
+            '[agent]\nhost = "vim"',
+            "bridge.toml: agent.host: expected one of " + ", ".join(f'"{name}"' for name in HOSTS) + ', got "vim"',
+        ),
         (
             '[agent]\nhost = "acp"',
             'bridge.toml: agent.command: host "acp" needs a program, such as command = ["PROGRAM", "ARGUMENT"]',

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from protocol.content import Access, Role
 from protocol.spec import IsolationMode, Layer, NetworkMode, WorkerPlan
 from supervisor.config import Workers
-from supervisor.isolation import ALWAYS, Isolation, Level, level, limit_kinds, plan_for, program_files, wanted
+from supervisor.isolation import (
+    ALWAYS,
+    Isolation,
+    Level,
+    level,
+    limit_kinds,
+    plan_for,
+    program_files,
+    resolved,
+    search_path,
+    wanted,
+)
 
 WITH_NAMESPACES = frozenset({*ALWAYS, Layer.USER_NS})
 WITH_OWN_UID = frozenset({*ALWAYS, Layer.OWN_UID})
@@ -230,3 +241,19 @@ def test_a_machine_without_a_way_to_the_gateway_shuts_out_whoever_needs_one_unle
     assert required.shuts_out(NetworkMode.GATEWAY) and required.shuts_out(NetworkMode.PROXY)
     assert not required.shuts_out(NetworkMode.NONE) and not required.shuts_out(NetworkMode.OPEN)
     assert not at_best.shuts_out(NetworkMode.GATEWAY)
+
+
+def test_a_program_is_named_whole_and_found_with_its_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools, script = tmp_path / "tools", tmp_path / "agents" / "agent"
+    for file, text in ((tools / "runner", "#!/bin/sh\n"), (script, "#!/usr/bin/env runner\n")):
+        file.parent.mkdir()
+        file.write_text(text)
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{tools}:/usr/bin:/bin")
+
+    assert resolved(("agent", "--acp")) == (str(script), "--acp")
+    assert search_path(("agent",))["PATH"].split(":")[:2] == [str(script.parent), str(tools)]
+    assert resolved(("no-such-agent", "x")) == ("no-such-agent", "x")
+    assert search_path(("no-such-agent",)) == search_path(()) == {}

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from protocol.agents import driver_of
 from protocol.probe import PROBE_HOST
 from worker.hosts.base import AgentSession
 
@@ -17,12 +18,12 @@ _TRIAL = ("worker.hosts.probe", "ProbeSession")  # granted to the supervisor's o
 
 def preload(host: str) -> None:
     """Import all that this host needs. raises KeyError: no such host"""
-    module, _ = HOSTS[host]
+    module, _ = HOSTS[driver_of(host)]
     import_module(module)
 
 
 def make(host: str) -> AgentSession:
     """raises KeyError: no such host"""
-    module, name = _TRIAL if host == PROBE_HOST else HOSTS[host]
+    module, name = _TRIAL if host == PROBE_HOST else HOSTS[driver_of(host)]
     session: AgentSession = getattr(import_module(module), name)()
     return session

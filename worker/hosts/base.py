@@ -75,6 +75,7 @@ class SessionSpec:
     tools         None = all of the access level, empty = none
     stop_grace_s  how long an aborted turn may take before its program is ended
     gateway_url   where models are; token is the only key that works there. proxy_url: the public web
+    agent         as settings name it: of those that a host can drive, the one it is to know the ways of
     tool_servers  for agents that take their tools from elsewhere
     rules         "always" answers that stand (DialogOption.rule); the embedded agent's alone
     """
@@ -96,6 +97,7 @@ class SessionSpec:
     thinking: Thinking = Thinking.AGENTS_OWN
     approvals: Approvals = Approvals.ASK
     tool_servers: tuple[ToolServer, ...] = ()
+    agent: str = ""
 
 
 def gateway_environment(spec: SessionSpec) -> dict[str, str]:

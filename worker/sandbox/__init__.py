@@ -106,7 +106,12 @@ def _perform(
             linux.no_new_privs()
         case Layer.LANDLOCK:
             rules = decide.landlock_rules(plan, facts, achieved)
-            landlock.apply(facts.landlock_abi, rules, tcp_connect=decide.tcp_ports(plan, facts, achieved))
+            landlock.apply(
+                facts.landlock_abi,
+                rules,
+                tcp_connect=decide.tcp_ports(plan, facts, achieved),
+                tcp_bind=decide.bound_ports(plan, achieved),
+            )
         case Layer.SECCOMP:
             return seccomp.apply(
                 decide.sockets(plan, facts, achieved),

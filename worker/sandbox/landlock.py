@@ -65,10 +65,13 @@ def path_access(abi: int, rights: Right, *, is_folder: bool) -> int:
     return access & handled_files(abi) & (~0 if is_folder else _OF_A_FILE)
 
 
-def apply(abi: int, rules: Iterable[Rule], *, tcp_connect: tuple[int, ...] | None) -> None:
+def apply(
+    abi: int, rules: Iterable[Rule], *, tcp_connect: tuple[int, ...] | None, tcp_bind: tuple[int, ...] = ()
+) -> None:
     """Restrict this thread and its descendants. Needs no_new_privs, and no second thread.
 
-    tcp_connect  ports that may be connected to (none may be bound); None leaves TCP to others (`full`)
+    tcp_connect  ports that may be connected to; None leaves TCP to others (`full`)
+    tcp_bind     ports that may be bound, where TCP is not left to others
     raises       OSError: EOPNOTSUPP without Landlock. A path that does not exist is left out: nothing to allow
     """
     if abi < 1:
@@ -78,9 +81,10 @@ def apply(abi: int, rules: Iterable[Rule], *, tcp_connect: tuple[int, ...] | Non
     try:
         for rule in rules:
             _allow_path(ruleset, abi, rule)
-        for port in tcp_connect or ():
-            if handled_ports:
-                linux.landlock_add_rule(ruleset, _RULE_PORT, struct.pack("=QQ", _CONNECT_TCP, port))
+        if handled_ports:
+            for right, ports in ((_CONNECT_TCP, tcp_connect or ()), (_BIND_TCP, tcp_bind)):
+                for port in ports:
+                    linux.landlock_add_rule(ruleset, _RULE_PORT, struct.pack("=QQ", right, port))
         linux.landlock_restrict_self(ruleset)
     finally:
         os.close(ruleset)

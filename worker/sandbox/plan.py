@@ -235,9 +235,14 @@ def tcp_ports(plan: WorkerPlan, facts: Facts, achieved: frozenset[Layer]) -> tup
         case NetworkMode.OPEN:
             return None
         case NetworkMode.GATEWAY:
-            return (plan.gateway_port,)
+            return (plan.gateway_port, *bound_ports(plan, achieved))
         case _:
             return ()
+
+
+def bound_ports(plan: WorkerPlan, achieved: frozenset[Layer]) -> tuple[int, ...]:
+    """Ports that Landlock lets the worker take: in the machine's own network none."""
+    return (plan.own_port,) if plan.own_port and Layer.NET_NS in achieved else ()
 
 
 def pretends_chmod(plan: WorkerPlan, achieved: frozenset[Layer]) -> bool:

@@ -64,6 +64,8 @@ def test_the_settings_name_one_model_server(agent: Agent, expected: Upstream) ->
         (Agent(model="openai:gpt-5", api_key_env="MY_KEY"), None, "MY_KEY"),
         (Agent(model="openai:gpt-5"), None, "api_key_env"),
         (Agent(model="openai-compatible:q"), None, "base_url"),
+        (Agent(host="gemini"), None, "GEMINI_API_KEY"),
+        (Agent(host="codex", model="openai:gpt-5"), None, "OPENAI_API_KEY, where codex has its key"),
     ],
 )
 def test_what_is_missing_is_named(agent: Agent, key: str | None, names: str) -> None:

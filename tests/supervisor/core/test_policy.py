@@ -25,3 +25,21 @@ def test_overrides_of_one_peer_merge_key_by_key_and_so_does_their_agent() -> Non
     assert merged == PeerOverrides(
         admitted=True, tools=(), access=Access.FULL, agent=AgentOverrides(host="acp", command=("b",))
     )
+
+
+def test_a_peer_with_another_host_does_not_inherit_a_command_that_is_not_its_own() -> None:
+    agent = Agent(host="pi", command=("node", "pi.js"), model="openai:m")
+
+    assert agent.overridden(AgentOverrides(host="opencode")).program == ("opencode", "acp")
+    assert agent.overridden(AgentOverrides(host="opencode", command=("/o",))).program == ("/o",)
+    assert agent.overridden(AgentOverrides(host="pi")).program == ("node", "pi.js")
+    assert agent.overridden(AgentOverrides(host="opencode")).model == "openai:m"
+    by_hand = AgentOverrides(host="acp", command=("mine",))
+    assert by_hand.overridden(AgentOverrides(host="hermes")) == AgentOverrides(host="hermes")
+
+
+def test_a_known_agent_has_a_usual_key_unless_a_server_is_named() -> None:
+    assert Agent(host="claude").key_variable == "ANTHROPIC_API_KEY"
+    assert Agent(host="claude", api_key_env="MINE").key_variable == "MINE"
+    assert Agent(host="claude", base_url="http://127.0.0.1:1").key_variable == ""
+    assert Agent(host="acp").key_variable == ""

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_table_names_the_hosts_that_settings_may_name() -> None:
-    assert hosts.HOSTS.keys() == agents.HOSTS.keys()
+    assert hosts.HOSTS.keys() == {agents.driver_of(name) for name in agents.HOSTS}
 
 
 def test_an_unknown_host_is_a_key_error() -> None:

@@ -18,6 +18,7 @@ from worker.sandbox.plan import (
     Rule,
     Way,
     binds,
+    bound_ports,
     environment,
     folders,
     has_no_way,
@@ -173,6 +174,18 @@ def test_the_first_way_to_the_gateway_that_works_is_taken(network: NetworkMode) 
         assert tcp_ports(plan, machine, achieved) == (() if way is None else (4711,))
         assert has_no_way(plan, machine, achieved) == (way is None)
         assert reached(plan, machine, achieved | {Layer.SECCOMP}) is (NetworkMode.NONE if way is None else network)
+
+
+def test_an_agent_talks_with_itself_only_in_a_network_of_its_own() -> None:
+    plan = msgspec.structs.replace(
+        PLAN, network=NetworkMode.GATEWAY, gateway_port=4711, own_port=4096, wanted=(Layer.SECCOMP, Layer.NET_NS)
+    )
+    asking, own_network = replace(FACTS, notifies=True), frozenset({Layer.NET_NS})
+
+    assert tcp_ports(plan, asking, own_network) == (4711, 4096)
+    assert bound_ports(plan, own_network) == (4096,)
+    assert tcp_ports(plan, asking, frozenset()) == (4711,)
+    assert bound_ports(plan, frozenset()) == ()
 
 
 def test_a_worker_without_a_model_has_no_way_and_misses_none() -> None:

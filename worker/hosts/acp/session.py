@@ -42,12 +42,14 @@ from acp.schema import (
 )
 from pydantic import ValidationError
 
+from protocol.agents import HOSTS
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import DialogId, SessionId
 from protocol.to_supervisor import OpenedHow, TurnOutcome
 from protocol.to_worker import DialogAnswer
 from worker.hosts.acp.dialogs import Ask, Exchange, form, permission
+from worker.hosts.acp.presets import preset_for, write_files
 from worker.hosts.acp.transport import RequestId, RootLog, Transport
 from worker.hosts.base import (
     AgentError,
@@ -120,6 +122,7 @@ class AcpSession:
         self._agent: Any = None
         self._session_id = ""
         self._mode = ""
+        self._told_at_new: dict[str, Any] = {}
         self._set_mode: Callable[[], Coroutine[Any, Any, object]] | None = None
         self._turn: _Turn | None = None
         self._remarks = 0
@@ -137,9 +140,13 @@ class AcpSession:
     async def open(self, spec: SessionSpec) -> Opened:
         if not spec.command:
             raise HostError(FailureKind.NOT_CONFIGURED, "no command is set for the agent")
-        if spec.tools is not None and (spec.tools or spec.access is not Access.CHAT):
+        narrows = HOSTS[spec.agent].exact_tools if spec.agent in HOSTS else False
+        if not narrows and spec.tools is not None and (spec.tools or spec.access is not Access.CHAT):
             raise HostError(FailureKind.NOT_CONFIGURED, "this agent cannot be narrowed to a list of tools")
-        self._spec = spec
+        preset = preset_for(spec)
+        write_files(spec.session_dir, preset.files)
+        self._spec = spec = preset.applied_to(spec)
+        self._told_at_new = preset.session_meta
         logging.getLogger().addHandler(self._log)
         capabilities = await self._start_program(spec)
         if spec.session_id is None:
@@ -187,12 +194,16 @@ class AcpSession:
             version=about.version if about else "",
             images=bool(prompts and prompts.image),
             resume=bool(capabilities.load_session or (sessions and sessions.resume is not None)),
-            tool_control=ToolControl.SANDBOX_ONLY,
+            tool_control=ToolControl.EXACT
+            if spec.agent in HOSTS and HOSTS[spec.agent].exact_tools
+            else ToolControl.SANDBOX_ONLY,
         )
         return capabilities
 
     async def _new(self, spec: SessionSpec) -> SessionId:
-        reply = await self._asked(self._agent.new_session(cwd=str(spec.workspace), mcp_servers=_servers(spec)))
+        reply = await self._asked(
+            self._agent.new_session(cwd=str(spec.workspace), mcp_servers=_servers(spec), **self._told_at_new)
+        )
         await self._settle_in(reply.session_id, reply)
         return SessionId(reply.session_id)
 
@@ -207,7 +218,12 @@ class AcpSession:
         for way in ways:
             try:
                 reply = await self._asked(
-                    way(cwd=str(spec.workspace), session_id=session_id, mcp_servers=_servers(spec))
+                    way(
+                        cwd=str(spec.workspace),
+                        session_id=session_id,
+                        mcp_servers=_servers(spec),
+                        **self._told_at_new,
+                    )
                 )
             except HostError as error:
                 if error.kind is FailureKind.AGENT_DIED:
