@@ -5,6 +5,7 @@ The folders exist and belong to whom they must before a plan names them. Nothing
 
 import os
 import pwd
+import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,9 +123,9 @@ class Grants:
     def lacking(self, who: PeerKey) -> str:
         """The setting without which this peer's agent cannot be opened, by its name."""
         agent = self._book.policy(who).agent
-        if HOSTS[agent.host].needs_command:
+        if HOSTS[agent.host].needs_command or (agent.program and shutil.which(agent.program[0]) is None):
             return "agent.command"
-        return agent.api_key_env or "agent.api_key_env" if agent.model else "agent.model"
+        return agent.key_variable or "agent.api_key_env" if agent.model else "agent.model"
 
     async def media_folder(self, who: PeerKey) -> Path:
         """Where this peer's attachments are kept, readable by its worker. raises GrantRefused"""

@@ -27,8 +27,8 @@ CTL = "from supervisor.console.main import main; main()"
 
 def run(*, port: int, agent: str, log_level: str) -> int:
     """Until Ctrl-C. Returns the supervisor's exit code."""
-    if agent not in HOSTS or HOSTS[agent].needs_command:
-        ready = ", ".join(name for name, facts in HOSTS.items() if not facts.needs_command)
+    if agent not in HOSTS or HOSTS[agent].needs_command or HOSTS[agent].command:
+        ready = ", ".join(name for name, facts in HOSTS.items() if not (facts.needs_command or facts.command))
         print(f"bridge-supervisor demo: --agent {agent}: choose one of {ready}", file=sys.stderr)
         return EXIT_USAGE
     from supervisor import app
