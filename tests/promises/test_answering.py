@@ -282,3 +282,31 @@ def test_commands_work_in_any_case_with_blanks_around_and_in_full_width(stage: S
 
         assert bridge.answers(bridge.me, 2) == [notices.nothing_running().en] * 2
         assert bridge.counters().get("workers_started", 0) == 0
+
+
+def test_an_operator_resets_a_conversation_with_bridge_ctl_but_not_in_mid_turn(stage: Stages) -> None:
+    with stage(agent=FAKE_AGENT, settings="[timers]\nack_s = 600\nack_again_s = 1200") as bridge:
+        bridge.begin()
+        bridge.say(bridge.me, "UNTIL gate\nHISTORY")
+        bridge.running(bridge.me)
+
+        refused = bridge.bridge.ctl("reset", bridge.me, check=False)
+        bridge.open_gate(bridge.me, "gate")
+        before = bridge.answers(bridge.me, 1)
+        bridge.bridge.wait_status(lambda status: status["peers"][0]["state"] == "idle")
+        done = bridge.bridge.ctl("reset", bridge.me)
+        bridge.say(bridge.me, "HISTORY")
+
+        assert (refused.returncode, "bridge-ctl stop" in refused.stderr) == (1, True)
+        assert "fresh conversation" in done.stdout
+        assert bridge.answers(bridge.me, 2) == [*before, "1"]
+
+
+def test_no_typing_is_shown_where_it_is_switched_off(stage: Stages) -> None:
+    with stage(wechat_keys="typing_indicator = false") as bridge:
+        bridge.begin()
+
+        bridge.answer_to(bridge.me, "quietly")
+
+        assert bridge.wechat.requests("sendmessage")
+        assert bridge.wechat.requests("sendtyping") == []
