@@ -147,7 +147,7 @@ HOSTS: dict[str, HostFacts] = {
     "claude": _acp("claude-agent-acp", key="ANTHROPIC_API_KEY", contract=True),
     "codex": _acp("codex-acp", contract=True),
     "gemini": _acp("gemini", "--acp", key="GEMINI_API_KEY", contract=True),
-    "opencode": _acp("opencode", "acp", contract=True, tools=tuple(OPENCODE_TOOLS), own_port=4096),
+    "opencode": _acp("opencode", "acp", contract=True, own_port=4096),
     "goose": _acp("goose", "acp", contract=True),
     "qwen": _acp("qwen", "--acp", contract=True),
     "kimi": _acp("kimi", "acp"),
