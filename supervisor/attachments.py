@@ -1,14 +1,17 @@
 """What peers attach: fetched beside the poll, kept below media/<peer>/, found again for their turn.
 
 A file is written under a hidden name and moved into place once it is whole, so that what has a name can be used. Its name
-begins with the journal's row of its message and its place in it: after a restart that tells what is there already. Neighbours: intake.py
+begins with WeChat's id of its message and its place in it: after a restart that tells what is there already, also where a
+lost journal counts its rows anew. Neighbours: intake.py
 says what to fetch, prompts.py asks what was saved.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from typing import BinaryIO
 
 from protocol.content import Inbound, Media, MediaKind
 from protocol.errors import BridgeError
-from protocol.ids import PeerKey
+from protocol.ids import MessageId, PeerKey
 from supervisor.channels.base import ChannelError, MediaSource, MediaUnreadable
 from supervisor.config import Settings
 from supervisor.core.media import HEAD_BYTES, Kept, safe_name, sniff, surplus
@@ -31,6 +34,7 @@ AT_ONCE = 2  # messages of one peer; what hangs there must not keep others waiti
 CIPHER_BYTES = 16  # by which the announced size of some kinds is larger
 _WITHOUT_NAME = {MediaKind.IMAGE: "picture", MediaKind.VOICE: "voice", MediaKind.VIDEO: "video"}
 MB = 1024 * 1024
+_PLAIN = re.compile(r"[0-9A-Za-z]{1,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Attachments:
     def saved(self, who: PeerKey, row: int, inbound: Inbound) -> tuple[Saved, ...]:
         """What there is of a message's attachments, in their order."""
         place = self._place(who)
-        return tuple(_saved(place, row, number, media) for number, media in enumerate(inbound.media))
+        return tuple(_saved(place, inbound.message_id, number, media) for number, media in enumerate(inbound.media))
 
     def size_of(self, who: PeerKey) -> int:
         """Bytes of all that this peer has sent and that is still kept."""
@@ -91,11 +95,14 @@ class Attachments:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MESSAGE_S), self._rooms.setdefault(who, asyncio.Semaphore(AT_ONCE)):
                 for number, media in enumerate(inbound.media):
-                    if media.kind in FETCHED and _saved(self._place(who), row, number, media).path is None:
-                        await self._save(who, row, number, media)
+                    if (
+                        media.kind in FETCHED
+                        and _saved(self._place(who), inbound.message_id, number, media).path is None
+                    ):
+                        await self._save(who, row, inbound.message_id, number, media)
         await done()
 
-    async def _save(self, who: PeerKey, row: int, number: int, media: Media) -> None:
+    async def _save(self, who: PeerKey, row: int, message_id: MessageId, number: int, media: Media) -> None:
         settings = self._settings()
         most_bytes = settings.wechat.max_media_bytes
         try:
@@ -104,7 +111,7 @@ class Attachments:
             folder = await self._folder(who)
             with _unfinished(folder) as (unfinished, file, write):
                 await self._read(media, write, most_bytes)
-                path = await asyncio.to_thread(_put, unfinished, file, row, number, media)
+                path = await asyncio.to_thread(_put, unfinished, file, _prefix(message_id, number), media)
         except (BridgeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             log.warning(
@@ -162,7 +169,7 @@ def _unfinished(folder: Path) -> Iterator[tuple[Path, BinaryIO, Callable[[bytes 
             path.unlink(missing_ok=True)
 
 
-def _put(unfinished: Path, file: BinaryIO, row: int, number: int, media: Media) -> Path:
+def _put(unfinished: Path, file: BinaryIO, prefix: str, media: Media) -> Path:
     """Give the whole file its name and owner. raises OSError"""
     file.flush()
     os.fsync(file.fileno())
@@ -171,7 +178,7 @@ def _put(unfinished: Path, file: BinaryIO, row: int, number: int, media: Media) 
     if os.geteuid() == 0:
         owner = unfinished.parent.stat()
         os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-    path = unfinished.parent / f"{_prefix(row, number)}{_name(media, suffix)}"
+    path = unfinished.parent / f"{prefix}{_name(media, suffix)}"
     os.rename(unfinished, path)
     return path
 
@@ -180,12 +187,14 @@ def _name(media: Media, suffix: str) -> str:
     return safe_name(media.name, fallback=_WITHOUT_NAME.get(media.kind, "file") + suffix)
 
 
-def _prefix(row: int, number: int) -> str:
-    return f"{row:06d}-{number}-"
+def _prefix(message_id: MessageId, number: int) -> str:
+    """Ids are digits; whatever else stands there is told by its hash."""
+    name = message_id if _PLAIN.fullmatch(message_id) else hashlib.sha256(message_id.encode()).hexdigest()[:20]
+    return f"{name}-{number}-"
 
 
-def _saved(place: Path, row: int, number: int, media: Media) -> Saved:
-    prefix = _prefix(row, number)
+def _saved(place: Path, message_id: MessageId, number: int, media: Media) -> Saved:
+    prefix = _prefix(message_id, number)
     try:
         with os.scandir(place) as entries:
             name = next((entry.name for entry in entries if entry.name.startswith(prefix)), None)

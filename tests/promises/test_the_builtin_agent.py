@@ -60,6 +60,21 @@ def test_it_answers_asks_does_remembers_and_is_resumed(stage: Stages, model: Fak
         assert bridge.bridge.peer(bridge.me)["agent"] == "builtin"
 
 
+def test_a_file_that_it_made_arrives_on_the_phone_behind_its_caption(stage: Stages, model: FakeModel) -> None:
+    with stage(agent=agent(model, 'approvals = "allow"')) as bridge:
+        bridge.begin()
+        bridge.say(bridge.me, call("write", path="report.txt", content="all is well"))
+        bridge.answers(bridge.me, 1)
+
+        bridge.say(bridge.me, call("send_file", path="report.txt", caption="here it is"))
+
+        view = bridge.wechat.wait_for(lambda view: [b for b in view.bubbles(bridge.me) if b.kind == "file"])
+        (file,) = [bubble for bubble in view.bubbles(bridge.me) if bubble.kind == "file"]
+        assert bridge.wechat.media(file) == b"all is well"
+        bridge.hears(bridge.me, "RESULT: The file was sent.")
+        assert "here it is" in bridge.wechat.view().texts(bridge.me)
+
+
 def test_an_always_is_kept_listed_and_taken_back(stage: Stages, model: FakeModel) -> None:
     with stage(agent=agent(model)) as bridge:
         bridge.begin()

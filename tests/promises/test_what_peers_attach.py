@@ -156,6 +156,22 @@ def test_killed_in_the_middle_of_a_download_it_is_fetched_again(stage: Stages) -
         assert list(kept(bridge).values()) == [PNG]
 
 
+def test_after_a_lost_journal_an_old_file_is_never_taken_for_a_new_one(stage: Stages) -> None:
+    with stage(agent=FAKE_AGENT, settings=PATIENT) as bridge:
+        bridge.begin()
+        bridge.wechat.attach(bridge.me, "file", b"old", name="a.txt", text="SAY one")
+        bridge.answers(bridge.me, 1)
+        bridge.bridge.stop()
+        for name in ("state.db", "state.db-wal", "state.db-shm"):
+            (bridge.bridge.home / name).unlink(missing_ok=True)
+        bridge.bridge.start()
+
+        bridge.wechat.attach(bridge.me, "file", b"new", name="a.txt", text="SAY two")
+        bridge.answers(bridge.me, 2)
+
+        assert sorted(kept(bridge).values()) == [b"new", b"old"]
+
+
 def test_the_oldest_attachments_go_when_a_peer_has_sent_too_much(stage: Stages) -> None:
     with stage(agent=FAKE_AGENT, settings=f"{PATIENT}[media]\nper_peer_mb = 1\n") as bridge:
         bridge.begin()

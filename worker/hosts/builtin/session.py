@@ -127,7 +127,6 @@ class BuiltinSession:
         self._tools = Toolbox(spec, self)
         allowed = TOOLS_BY_ACCESS[spec.access]
         self._names = allowed if spec.tools is None else allowed & spec.tools
-        (spec.session_dir / "outbox").mkdir(mode=0o700, exist_ok=True)
         try:
             return await asyncio.to_thread(self._open_history, spec)
         except OSError as error:
@@ -281,11 +280,6 @@ class BuiltinSession:
         if self._turn is not None:
             self._turn.events.put(PlanChanged(tuple(entries)))
 
-    def offered(self) -> None:
-        """An update of the running tool makes the worker look into the outbox."""
-        if self._turn is not None:
-            self._turn.tool_goes_on()
-
     async def answer(self, dialog_id: DialogId, answer: DialogAnswer) -> bool:
         waiting = self._turn.dialogs.get(dialog_id) if self._turn is not None else None
         if waiting is None or waiting.done():
@@ -343,7 +337,6 @@ class _Turn:
         self.spoke = False
         self.messages: list[ModelMessage] = []
         self.dialogs: dict[DialogId, asyncio.Future[DialogAnswer]] = {}
-        self._tool: ToolActivity | None = None
 
     def hear(self, event: object) -> None:
         match event:
@@ -355,18 +348,12 @@ class _Turn:
                 self.events.put(TextBoundary(BoundaryReason.BLOCK))
             case FunctionToolCallEvent(part=part):
                 self.events.put(TextBoundary(BoundaryReason.TOOL))
-                self._tool = ToolActivity(part.tool_call_id, part.tool_name, "other", "", ToolStatus.STARTED)
-                self.events.put(self._tool)
+                self.events.put(ToolActivity(part.tool_call_id, part.tool_name, "other", "", ToolStatus.STARTED))
             case FunctionToolResultEvent(part=part):
                 status = ToolStatus.DONE if part.part_kind == "tool-return" else ToolStatus.FAILED
                 self.events.put(ToolActivity(part.tool_call_id, part.tool_name or "", "other", "", status))
-                self._tool = None
             case _:
                 pass  # thoughts, and whatever a newer library adds
-
-    def tool_goes_on(self) -> None:
-        if self._tool is not None:
-            self.events.put(replace(self._tool, status=ToolStatus.RUNNING))
 
     def tell_usage(self, after: Conversation, before: Any) -> None:
         used, had = after.usage, before

@@ -6,14 +6,11 @@ returns are for the model. Whoever is asked before a tool runs is asked here, in
 
 import asyncio
 import contextlib
-import json
 import os
-import shutil
 import signal
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic import BaseModel
 from pydantic_ai.toolsets import FunctionToolset
@@ -24,6 +21,7 @@ from worker.hosts.base import SessionSpec, gateway_environment
 from worker.hosts.builtin import approvals
 from worker.hosts.builtin.approvals import Request
 from worker.hosts.program import PATH
+from worker.workspace import Outbox, send_file
 
 READ_CHARS = 60_000
 READ_LINES = 2000
@@ -32,8 +30,6 @@ OUTPUT_CHARS = 30_000  # of a command; the middle of a longer one is left out
 COMMAND_S = 120
 COMMAND_MOST_S = 1800
 OPTIONS = 20
-ANSWER_S = 120.0  # for the word that a file was taken
-LOOK_S = 0.1
 PLAN_FILE = "plan.md"
 REFUSED = "The user did not allow this. Ask what they want instead, or go on without it."
 
@@ -59,10 +55,6 @@ class Peer(Protocol):
 
     def plan(self, entries: Sequence[tuple[str, str]]) -> None: ...
 
-    def offered(self) -> None:
-        """A file lies in the outbox: whoever carries files is to look."""
-        ...
-
 
 class Toolbox:
     """One session's tools. rules: "always" answers; planning: the agent may look but not touch"""
@@ -71,6 +63,7 @@ class Toolbox:
         self._spec = spec
         self._peer = peer
         self._rules = frozenset(spec.rules)
+        self._outbox = Outbox(spec.session_dir)
         self.planning = False
 
     def toolset(self, names: frozenset[str]) -> FunctionToolset[None]:
@@ -226,22 +219,7 @@ class Toolbox:
 
     async def send_file(self, path: str, caption: str = "") -> str:
         """Send a file to the user's phone, pictures as pictures. `caption` is the line that comes with it."""
-        source = self._path(path)
-        outbox = self._spec.session_dir / "outbox"
-        name = str(uuid.uuid4())
-        try:
-            await asyncio.to_thread(_lay_out, source, outbox, name, caption)
-        except OSError as error:
-            return f"Cannot be read: {error.strerror}."
-        self._peer.offered()
-        answer = outbox / f"{name}.answer"
-        for _ in range(int(ANSWER_S / LOOK_S)):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                told = json.loads(answer.read_bytes())
-                answer.unlink()
-                return "The file was sent." if told["ok"] else f"The file was not sent: {told['detail']}"
-            await asyncio.sleep(LOOK_S)
-        return "Nobody said whether the file was sent."
+        return (await send_file(self._outbox, self._path(path), caption)).in_words()
 
     async def exit_plan_mode(self, plan: str) -> str:
         """Show the user a plan (Markdown) and ask whether to carry it out. Nothing of it may be done before they agree."""
@@ -304,14 +282,3 @@ def _kill(process: asyncio.subprocess.Process) -> None:
     """With all that it started and that did not leave its group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _lay_out(source: Path, outbox: Path, name: str, caption: str) -> None:
-    """A copy, made with the agent's own rights, and the note that names it. raises OSError"""
-    folder = outbox / name
-    folder.mkdir(mode=0o700, parents=True)
-    shutil.copyfile(source, folder / source.name)
-    note: dict[str, Any] = {"name": source.name, "caption": caption}
-    unfinished = outbox / f"{name}.part"
-    unfinished.write_text(json.dumps(note))
-    unfinished.rename(outbox / f"{name}.json")

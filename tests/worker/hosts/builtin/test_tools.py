@@ -22,8 +22,6 @@ from worker.hosts.builtin.tools import OUTPUT_CHARS, READ_CHARS, Toolbox
 class Nobody:
     """A peer that answers nothing."""
 
-    looked = False
-
     async def ask(
         self,
         kind: DialogKind,
@@ -38,9 +36,6 @@ class Nobody:
 
     def plan(self, entries: Sequence[tuple[str, str]]) -> None:
         pass
-
-    def offered(self) -> None:
-        self.looked = True
 
 
 def alive_in(group: int) -> list[int]:
@@ -150,8 +145,7 @@ def test_a_command_sees_its_own_home_and_no_token(tmp_path: Path) -> None:
     ("answer", "told"), [({"ok": True, "detail": ""}, "was sent"), ({"ok": False, "detail": "too large"}, "too large")]
 )
 def test_a_file_is_laid_out_and_its_answer_awaited(spec: SessionSpec, answer: dict[str, object], told: str) -> None:
-    peer = Nobody()
-    tools = Toolbox(spec, peer)
+    tools = Toolbox(spec, Nobody())
     (spec.workspace / "report.pdf").write_bytes(b"%PDF")
     outbox = spec.session_dir / "outbox"
 
@@ -161,7 +155,6 @@ def test_a_file_is_laid_out_and_its_answer_awaited(spec: SessionSpec, answer: di
         (note,) = outbox.glob("*.json")
         assert json.loads(note.read_text()) == {"name": "report.pdf", "caption": "here"}
         assert (outbox / note.stem / "report.pdf").read_bytes() == b"%PDF"
-        assert peer.looked
         (outbox / f"{note.stem}.answer").write_text(json.dumps(answer))
         assert told in await sending
 
@@ -169,4 +162,4 @@ def test_a_file_is_laid_out_and_its_answer_awaited(spec: SessionSpec, answer: di
 
 
 def test_a_file_that_cannot_be_read_is_not_sent(tools: Toolbox) -> None:
-    assert asyncio.run(tools.send_file("absent")) == "Cannot be read: No such file or directory."
+    assert asyncio.run(tools.send_file("absent")) == "The file was not sent: absent: No such file or directory"
