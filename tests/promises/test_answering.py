@@ -271,7 +271,8 @@ def test_a_snippet_of_the_operators_is_run_as_the_prompt_it_stands_for(stage: St
 
         bridge.say(bridge.me, "／Standup in two lines")
 
-        assert bridge.answers(bridge.me, 1) == ["What changed since yesterday?\n\nin two lines"]
+        view = bridge.wechat.wait_for(lambda view: "in two lines" in "\n\n".join(view.texts(bridge.me)))
+        assert "\n\n".join(view.texts(bridge.me)) == "What changed since yesterday?\n\nin two lines"
 
 
 def test_commands_work_in_any_case_with_blanks_around_and_in_full_width(stage: Stages) -> None:
