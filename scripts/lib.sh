@@ -1,6 +1,9 @@
 # What demo, test and check share: a Python, the .venv, the packages of the lock files. Sourced, from the checkout's root.
 # All words go to stderr, so that the output of what is run stays its own.
 
+# Every process of the bridge would compile our sources again: half a second for each of the hundreds that a test run starts.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 fail() { say "$@"; exit 1; }
 

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, assert_never
 from urllib.parse import parse_qsl, urlencode
 
-import httpx
 import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -51,6 +50,7 @@ from supervisor.core.gateway import (
 )
 from supervisor.core.metering import Meter, Scrubber, estimate, with_usage
 from supervisor.core.proxy import is_for_a_proxy
+from supervisor.http_library import httpx
 from supervisor.pairend import PairEnd
 from supervisor.proxy import Proxy
 

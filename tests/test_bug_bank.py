@@ -5,6 +5,7 @@ waits for, if any. What waits may be carried already; then only the table is beh
 """
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -25,19 +26,17 @@ def ids_in(text: str, pattern: str) -> Iterator[str]:
     return (f"B-{number}" for number in re.findall(pattern, text))
 
 
+@functools.cache  # and not when it is imported: each process that runs tests imports it
 def carried() -> dict[str, list[str]]:
     """Id → tests that carry it. A class's or module's docstring carries nothing: a test has to say what it is for."""
     found: dict[str, list[str]] = {}
     for file in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 words = ast.get_docstring(node) or ""
                 for case in {*ids_in(node.name, r"b(\d{3})(?=_|$)"), *ids_in(words, r"\bB-(\d{3})\b")}:
                     found.setdefault(case, []).append(f"{file.relative_to(TESTS)}::{node.name}")
     return found
-
-
-CARRIED = carried()
 
 
 def test_the_table_names_115_cases_each_in_one_theme() -> None:
@@ -49,12 +48,12 @@ def test_the_table_names_115_cases_each_in_one_theme() -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_each_case_of_a_theme_is_carried_by_a_test_unless_it_waits_for_a_later_part(theme: str) -> None:
-    missing = [case for case in THEMES[theme] if case not in CARRIED and case not in LATER]
+    missing = [case for case in THEMES[theme] if case not in carried() and case not in LATER]
 
     assert not missing, f"{theme}: no test carries {', '.join(missing)}"
 
 
 def test_no_test_carries_an_id_that_is_not_in_the_bank() -> None:
-    unknown = {case: tests for case, tests in CARRIED.items() if case not in {*sum(THEMES.values(), [])}}
+    unknown = {case: tests for case, tests in carried().items() if case not in {*sum(THEMES.values(), [])}}
 
     assert not unknown

@@ -1,6 +1,7 @@
 """The rules that keep the rooms apart: who may import whom, what pure code may touch, and that each module has its test."""
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,7 +56,11 @@ TESTED_ELSEWHERE: dict[str, str] = {
 class Module:
     name: str
     path: Path
-    tree: ast.Module
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        """Not before somebody asks: each process that runs tests imports this file."""
+        return ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))
 
     @property
     def room(self) -> str:
@@ -97,13 +102,13 @@ def says_nothing(statement: ast.stmt) -> bool:
     )
 
 
-def read(path: Path) -> Module:
+def module_at(path: Path) -> Module:
     parts = path.relative_to(ROOT).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    return Module(name, path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
+    return Module(name, path)
 
 
-MODULES = [read(path) for room in OURS for path in sorted((ROOT / room).rglob("*.py"))]
+MODULES = [module_at(path) for room in OURS for path in sorted((ROOT / room).rglob("*.py"))]
 NAMES = {module.name for module in MODULES}
 all_modules = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
 

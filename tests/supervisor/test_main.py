@@ -66,3 +66,14 @@ def test_a_demo_of_an_agent_that_needs_a_program_says_what_there_is() -> None:
 
     assert done.returncode == 2
     assert done.stderr == "bridge-supervisor demo: --agent acp: choose one of echo, builtin\n"
+    assert done.stderr == "bridge-supervisor demo: --agent acp: choose one of echo\n"
+
+
+@pytest.mark.parametrize("process", ["supervisor.app", "supervisor.gateway"])
+def test_what_only_a_terminal_needs_is_in_neither_supervisor_nor_gateway(process: str) -> None:
+    """85 ms at each start."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {process}; print(*sys.modules)"
+
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=30, check=True)
+
+    assert not {"rich", "pygments", "textual", "segno"} & set(done.stdout.split())

@@ -15,10 +15,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import httpx
-
 from supervisor.channels.base import Unavailable
 from supervisor.channels.wechat.wire import Answer, is_loopback
+from supervisor.http_library import httpx
 
 CONNECT_S = 10.0
 POOL_S = 5.0
