@@ -117,6 +117,11 @@ PLAN_KEEP = "keep"  # go on planning
 PLAN_LEAVE = "leave"  # leave plan mode, carry nothing out
 
 
+# What a permission's plain answers are called where the supervisor is to word them: the ids of options without a label.
+ALLOW_ONCE = "allow_once"
+REFUSE = "refuse"
+
+
 class DialogOption(msgspec.Struct, frozen=True):
     """One thing that may be chosen.
 
@@ -136,7 +141,8 @@ class DialogOption(msgspec.Struct, frozen=True):
 class Asked(msgspec.Struct, frozen=True, tag=True):
     """A question to the peer; AnswerDialog follows, unless the turn ends first.
 
-    SELECT    options, each with an id of the host's own; answered by Picked, or Typed where other_allowed
+    SELECT    options, each with an id of the host's own; answered by Picked, or Typed where other_allowed. Of a permission,
+              ALLOW_ONCE and REFUSE without a label are worded by the supervisor
     CONFIRM   answered by Confirmed. options: none, or two, the yes before the no, where the labels say more than yes and
               no or where the yes is dangerous
     INPUT, EDITOR   answered by Typed

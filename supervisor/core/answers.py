@@ -11,9 +11,11 @@ from enum import StrEnum
 from typing import assert_never
 
 from protocol.to_supervisor import (
+    ALLOW_ONCE,
     PLAN_GO,
     PLAN_KEEP,
     PLAN_LEAVE,
+    REFUSE,
     RULE_CHARS,
     Asked,
     DialogKind,
@@ -106,9 +108,12 @@ def drawn(asked: Asked, rules: Rules) -> Question | None:
         return Question(asked.kind, asked.purpose, title, body, actions, other=True)
     match asked.kind:
         case DialogKind.SELECT:
-            choices = tuple(c for option in asked.options if (c := _choice(option, rules)) is not None)
+            choices = tuple(c for option in asked.options if (c := _choice(option, rules, asked.purpose)) is not None)
             if len(choices) > CHOICES_MOST or not choices:
                 return None
+            if [choice.word for choice in choices] == [Word.YES, Word.NO] and not asked.other_allowed:
+                # Nothing but yes and no is left: any word for them will do, as in a confirm.
+                return Question(DialogKind.CONFIRM, asked.purpose, title, body, choices) if title or body else None
             return Question(asked.kind, asked.purpose, title, body, choices, other=asked.other_allowed)
         case DialogKind.CONFIRM:
             return Question(asked.kind, asked.purpose, title, body, _pair(asked.options)) if title or body else None
@@ -120,7 +125,10 @@ def drawn(asked: Asked, rules: Rules) -> Question | None:
     assert_never(asked.kind)
 
 
-def _choice(option: DialogOption, rules: Rules) -> Choice | None:
+_WORDED = {ALLOW_ONCE: Word.YES, REFUSE: Word.NO}
+
+
+def _choice(option: DialogOption, rules: Rules, purpose: DialogPurpose) -> Choice | None:
     if option.rule:
         rule = _line(option.rule, RULE_CHARS)
         if rules is Rules.LEFT_OUT or rule != option.rule:
@@ -128,6 +136,8 @@ def _choice(option: DialogOption, rules: Rules) -> Choice | None:
         # What is kept for good is what the peer reads: the rule itself, not a label beside it.
         return Choice(Picked(option.option_id), word=Word.ALWAYS, dangerous=True, rule=rule)
     label, hint = _line(option.label, LABEL_CHARS), _line(option.hint, LABEL_CHARS)
+    if not label and purpose is DialogPurpose.PERMISSION and option.option_id in _WORDED:
+        return Choice(Picked(option.option_id), word=_WORDED[option.option_id], dangerous=option.dangerous)
     return Choice(Picked(option.option_id), label, hint, dangerous=option.dangerous)
 
 

@@ -4,9 +4,11 @@ from hypothesis import strategies as st
 
 from protocol.ids import DialogId, TurnId
 from protocol.to_supervisor import (
+    ALLOW_ONCE,
     PLAN_GO,
     PLAN_KEEP,
     PLAN_LEAVE,
+    REFUSE,
     RULE_CHARS,
     Asked,
     DialogKind,
@@ -23,6 +25,7 @@ from supervisor.core.answers import (
     Rules,
     Unclear,
     Why,
+    Word,
     drawn,
     number_in,
     read,
@@ -277,6 +280,44 @@ def test_an_always_choice_is_offered_only_where_it_may_be_kept_in_its_own_words_
     assert read(kept, "harmless words") == Unclear(Why.NO_SUCH_CHOICE)
     assert read(kept, "Always allow bash git status") == Unclear(Why.NEEDS_NUMBER)
     assert read(kept, "1") == Answered(Picked("once"))
+
+
+ONCE = DialogOption(ALLOW_ONCE, "", dangerous=True)
+ALWAYS = DialogOption("always", "", dangerous=True, rule="bash: ls")
+NEVER = DialogOption(REFUSE, "")
+
+
+def test_a_permission_without_labels_is_worded_by_the_bridge_and_answered_by_its_own_ids() -> None:
+    message = asked(DialogKind.SELECT, ONCE, ALWAYS, NEVER, purpose=DialogPurpose.PERMISSION)
+
+    kept = question(message, Rules.KEPT)
+
+    assert [choice.word for choice in kept.choices] == [Word.YES, Word.ALWAYS, Word.NO]
+    assert [read(kept, number) for number in "123"] == [
+        Answered(Picked(ALLOW_ONCE)),
+        Answered(Picked("always"), rule="bash: ls"),
+        Answered(Picked(REFUSE)),
+    ]
+    assert read(kept, "可以") == Unclear(Why.NEEDS_NUMBER) and read(kept, "不可以") == Answered(Picked(REFUSE))
+
+
+def test_where_always_may_not_be_kept_a_plain_yes_or_no_is_left_that_takes_any_word_for_it() -> None:
+    harmless = DialogOption(ALLOW_ONCE, "")
+    message = asked(DialogKind.SELECT, harmless, ALWAYS, NEVER, purpose=DialogPurpose.PERMISSION)
+
+    left = question(message)
+
+    assert left.kind is DialogKind.CONFIRM and not left.numbered
+    assert read(left, "好的") == Answered(Picked(ALLOW_ONCE)) and read(left, "nope") == Answered(Picked(REFUSE))
+    dangerous = question(asked(DialogKind.SELECT, ONCE, ALWAYS, NEVER, purpose=DialogPurpose.PERMISSION))
+    assert dangerous.numbered and read(dangerous, "yes") == Unclear(Why.NEEDS_NUMBER)
+    assert read(dangerous, "1") == Answered(Picked(ALLOW_ONCE))
+
+
+def test_the_ids_of_a_permission_mean_nothing_in_a_question() -> None:
+    choices = question(asked(DialogKind.SELECT, ONCE, NEVER)).choices
+
+    assert [choice.word for choice in choices] == [None, None]
 
 
 @pytest.mark.parametrize("rule", ["two\nlines", " padded ", "x" * (RULE_CHARS + 1), "bell\a"])

@@ -7,7 +7,9 @@ returns are for the model. Whoever is asked before a tool runs is asked here, in
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
@@ -96,13 +98,11 @@ class Toolbox:
             if path.is_dir():
                 names = sorted(f"{one.name}/" if one.is_dir() else one.name for one in path.iterdir())
                 return "\n".join(names)[:READ_CHARS] or "(an empty folder)"
-            if path.stat().st_size > FILE_BYTES:
-                return f"The file is larger than {FILE_BYTES} bytes: look at parts of it with a command."
-            text = path.read_bytes().decode()
+            text = _whole(path).decode()
         except UnicodeDecodeError:
             return "The file is not text."
         except OSError as error:
-            return f"Cannot be read: {error.strerror}."
+            return f"Cannot be read: {error.strerror or error}."
         all_lines = text.splitlines(keepends=True)
         shown = "".join(all_lines[max(0, first_line - 1) :][: max(1, lines)])
         cut = shown[:READ_CHARS]
@@ -112,14 +112,21 @@ class Toolbox:
     async def write(self, path: str, content: str) -> str:
         """Write a text file, replacing what was there."""
         target = self._path(path)
-        if refused := await self._refused(Request("write", path, content[: approvals.BODY_CHARS])):
+        if refused := await self._refused(Request("write", path, content, self._is_within(target))):
             return refused
         return await asyncio.to_thread(self._write, target, content)
 
     def _write(self, path: Path, content: str) -> str:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
+            if path.is_file() and not path.is_symlink():
+                # Moved into place whole: a worker may be killed at any time.
+                unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
+                unfinished.write_text(content)
+                shutil.copymode(path, unfinished)
+                unfinished.replace(path)
+            else:
+                path.write_text(content)
         except (OSError, UnicodeEncodeError) as error:
             return f"Cannot be written: {getattr(error, 'strerror', None) or 'it is not text'}."
         return f"Written: {len(content)} characters."
@@ -128,26 +135,29 @@ class Toolbox:
         """Replace one stretch of a text file. `old` must be there exactly once."""
         target = self._path(path)
         try:
-            if target.stat().st_size > FILE_BYTES:
-                return f"The file is larger than {FILE_BYTES} bytes."
-            text = await asyncio.to_thread(target.read_text)
+            text = (await asyncio.to_thread(_whole, target)).decode()
         except (OSError, UnicodeDecodeError) as error:
-            return f"Cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}."
+            return (
+                f"Cannot be read: {'it is not text' if isinstance(error, UnicodeError) else error.strerror or error}."
+            )
         if not old or text.count(old) != 1:
             return f"`old` is there {text.count(old) if old else 0} times; it must be there once."
-        body = f"- {old}\n+ {new}"[: approvals.BODY_CHARS]
-        if refused := await self._refused(Request("edit", path, body)):
+        if refused := await self._refused(Request("edit", path, f"- {old}\n+ {new}", self._is_within(target))):
             return refused
         return await asyncio.to_thread(self._write, target, text.replace(old, new, 1))
 
     def _path(self, path: str) -> Path:
         return self._spec.workspace / path  # an absolute one stays as it is: the sandbox decides
 
+    def _is_within(self, path: Path) -> bool:
+        """With links and dots followed."""
+        return path.resolve().is_relative_to(self._spec.workspace.resolve())
+
     # --- commands -------------------------------------------------------------------------------------------------
 
     async def bash(self, command: str, timeout_s: int = COMMAND_S) -> str:
         """Run a shell command in the workspace and return what it prints."""
-        if refused := await self._refused(Request("bash", command, "")):
+        if refused := await self._refused(Request("bash", command.strip().partition("\n")[0], command)):
             return refused
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
@@ -249,7 +259,7 @@ class Toolbox:
         if not approvals.must_ask(request, self._spec.approvals, self._rules):
             return ""
         kind, purpose = approvals.kind()
-        title = f"{request.tool}: {request.title}"
+        title = f"{request.tool}: {' '.join(request.title.split())}"
         answer = await self._peer.ask(kind, purpose, title, request.body, approvals.options(request))
         if isinstance(answer, Picked) and answer.option_id == approvals.ALWAYS:
             self._rules |= {approvals.rule_of(request)}
@@ -276,6 +286,17 @@ class _Output:
     def text(self) -> str:
         gap = f"\n({self._left_out} bytes left out)\n".encode() if self._left_out else b""
         return (self._head + gap + self._tail).decode("utf-8", "replace")
+
+
+def _whole(path: Path) -> bytes:
+    """A regular file's bytes; a pipe would hold us for ever, and a device has no end. raises OSError"""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no file")
+        data = file.read(FILE_BYTES + 1)
+    if len(data) > FILE_BYTES:
+        raise OSError(f"it is larger than {FILE_BYTES} bytes: look at parts of it with a command")
+    return data
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

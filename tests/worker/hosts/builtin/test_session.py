@@ -12,7 +12,16 @@ import pytest
 from protocol.agents import TOOLS_BY_ACCESS, Approvals
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
-from protocol.to_supervisor import PLAN_GO, PLAN_KEEP, PLAN_LEAVE, DialogPurpose, OpenedHow, TurnOutcome
+from protocol.to_supervisor import (
+    ALLOW_ONCE,
+    PLAN_GO,
+    PLAN_KEEP,
+    PLAN_LEAVE,
+    REFUSE,
+    DialogPurpose,
+    OpenedHow,
+    TurnOutcome,
+)
 from protocol.to_worker import DialogAnswer, Dismissed, Picked, Typed
 from tests.fakes.hosts import builtin_in, end_of, events_of, model, opened, run, words
 from worker import hosts
@@ -82,7 +91,7 @@ def test_a_tool_runs_and_its_result_reaches_the_model(tmp_path: Path) -> None:
     play(spec, scenario)
 
 
-@pytest.mark.parametrize(("answer", "written"), [("yes", True), ("always", True), ("no", False)])
+@pytest.mark.parametrize(("answer", "written"), [(ALLOW_ONCE, True), ("always", True), (REFUSE, False)])
 def test_what_changes_a_file_is_asked_first(tmp_path: Path, answer: str, written: bool) -> None:
     spec = builtin_in(tmp_path)
 
@@ -107,13 +116,24 @@ def test_an_always_holds_for_the_same_thing_in_this_session_and_in_later_ones(tm
         assert [option.rule for option in dialogs(events)[0].options] == ["", "bash: echo one", ""]
         assert all(option.dangerous for option in dialogs(events)[0].options[:2])
         assert dialogs(await conversed(session, script)) == []
-        assert len(dialogs(await conversed(session, call("bash", command="echo two"), Picked("no")))) == 1
+        assert len(dialogs(await conversed(session, call("bash", command="echo two"), Picked(REFUSE)))) == 1
 
     async def later(session: AgentSession) -> None:
         assert dialogs(await conversed(session, script)) == []
 
     play(spec, first)
     play(replace(spec, rules=("bash: echo one",)), later)
+
+
+def test_a_command_is_shown_whole_however_long_and_its_title_alone_may_be_cut(tmp_path: Path) -> None:
+    command = "echo harmless && " + "true && " * 100 + "touch /tmp/evil"
+
+    async def scenario(session: AgentSession) -> None:
+        events = await conversed(session, call("bash", command=command), Picked(REFUSE))
+        (dialog,) = dialogs(events)
+        assert dialog.body == command
+
+    play(builtin_in(tmp_path), scenario)
 
 
 def test_with_approvals_allowed_nothing_is_asked(tmp_path: Path) -> None:

@@ -72,8 +72,11 @@ def test_reading_is_bounded_and_says_how_much_is_left(tools: Toolbox, spec: Sess
         assert len(await tools.read("wide")) <= READ_CHARS + 50
         assert await tools.read("bytes") == "The file is not text."
         assert "larger than" in await tools.read("huge")
+        os.mkfifo(spec.workspace / "pipe")
+        assert await tools.read("pipe") == "Cannot be read: it is no file."
+        assert await tools.read("/dev/zero") == "Cannot be read: it is no file."
         assert await tools.read("absent") == "Cannot be read: No such file or directory."
-        assert (await tools.read(".")).splitlines() == ["bytes", "huge", "long", "wide"]
+        assert (await tools.read(".")).splitlines() == ["bytes", "huge", "long", "pipe", "wide"]
 
     asyncio.run(scenario())
 
