@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pydantic_ai
@@ -107,7 +107,7 @@ class BuiltinSession:
         self._given = model
         self._spec: SessionSpec | None = None
         self._http: httpx2.AsyncClient | None = None
-        self._agent: Agent[None, str] | None = None
+        self._agent: Agent[None, str | None] | None = None
         self._history: History | None = None
         self._tools: Toolbox | None = None
         self._names: frozenset[str] = frozenset()
@@ -123,7 +123,12 @@ class BuiltinSession:
         model = self._given or model_for(spec, self._http)
         settings = {} if spec.thinking is Thinking.AGENTS_OWN else {"openai_reasoning_effort": _EFFORT[spec.thinking]}
         instructions = f"{_INSTRUCTIONS}\n\n{spec.contract}".strip()
-        self._agent = Agent(model, instructions=instructions, model_settings=settings or None)  # type: ignore[arg-type]
+        self._agent = Agent(
+            model,
+            output_type=[str, type(None)],  # a model may well say nothing
+            instructions=instructions,
+            model_settings=cast(Any, settings or None),
+        )
         self._tools = Toolbox(spec, self)
         allowed = TOOLS_BY_ACCESS[spec.access]
         self._names = allowed if spec.tools is None else allowed & spec.tools
@@ -243,7 +248,7 @@ class BuiltinSession:
         old, recent = history.split(messages)
         try:
             result = await self._agent.run(_SUM_UP, message_history=old, toolsets=[], cancellation_token=turn.token)
-            summary = result.output
+            summary = result.output or "(nothing)"
         except RunCancelled:
             raise
         except AgentRunError:

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.models.function import FunctionModel
 
 from protocol.agents import TOOLS_BY_ACCESS, Approvals
 from protocol.content import Access, Prompt
@@ -134,6 +135,20 @@ def test_a_command_is_shown_whole_however_long_and_its_title_alone_may_be_cut(tm
         assert dialog.body == command
 
     play(builtin_in(tmp_path), scenario)
+
+
+def test_a_model_that_says_nothing_ends_a_turn_without_text(tmp_path: Path) -> None:
+    async def nothing(messages: object, info: object) -> AsyncIterator[str]:
+        yield ""
+
+    async def played() -> None:
+        session = module.BuiltinSession(FunctionModel(stream_function=nothing))
+        await session.open(builtin_in(tmp_path))
+        events = await events_of(session, "hello")
+        await session.close()
+        assert (words(events), end_of(events).outcome) == ("", TurnOutcome.COMPLETED)
+
+    run(played())
 
 
 def test_with_approvals_allowed_nothing_is_asked(tmp_path: Path) -> None:
