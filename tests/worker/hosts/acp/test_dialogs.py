@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.to_supervisor import PLAN_GO, PLAN_KEEP, PLAN_LEAVE, DialogKind, DialogPurpose
@@ -295,6 +295,7 @@ ANSWERS = st.sampled_from(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the shape of such JSON takes its time on a busy machine
 @given(
     params=st.dictionaries(st.sampled_from(["toolCall", "options", "mode", "requestedSchema", "message"]), JSON),
     data=st.data(),
