@@ -75,6 +75,13 @@ class Bus:
         client.connect(keys.endpoint)
         return client
 
+    def knock(self, keys: NannyKeys) -> "zmq.Socket[bytes]":
+        """With a key that nobody takes: once it is refused there is no one to send to, and `send` would wait for ever."""
+        client = self.dial(keys)
+        with contextlib.suppress(zmq.Again):
+            client.send(PULSE, zmq.DONTWAIT)
+        return client
+
     def stranger(self) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
         made.connect(str(self.path))  # blocks while the queue of those who wait to be accepted is full
@@ -190,10 +197,8 @@ async def test_a_key_that_was_never_minted_is_refused_whatever_name_it_takes() -
         forged = NannyKeys(
             made.keys.endpoint, made.keys.routing_id, public.decode(), secret.decode(), made.keys.server_key
         )
-        clients = [made.dial(forged) for _ in range(20)]
-        for client in clients:
-            client.send(PULSE)
-        await until(lambda: made.router.refused >= 20)
+        clients = [made.knock(forged) for _ in range(20)]
+        await until(lambda: made.router.refused >= len(clients))
 
         await made.serves()
 
@@ -222,10 +227,10 @@ async def test_the_key_of_an_earlier_generation_opens_nothing() -> None:
         fresh = key("bob", 2)
         made.router.register(fresh, os.getpid())
 
-        client = made.dial(stale)
-        client.send(PULSE)
+        client = made.knock(stale)
         await until(lambda: made.router.refused >= 1)
         await made.serves()
+        client.close()
 
         assert old not in made.heard and fresh not in made.heard
         with pytest.raises(Lost):

@@ -113,6 +113,7 @@ def carry_out(line: str) -> tuple[str, str] | None:
             say(json.dumps(ask(method="confirm", title="Sure?", message="Really?")))
         case "TIMED":
             say(json.dumps(ask(method="confirm", title="Sure?", message="", timeout=int(rest))))
+            ABORTED.wait(1)  # the host has a clock of its own, which starts later
         case "SELECT":
             options = ["red", "blue"]
             say(
