@@ -121,8 +121,10 @@ def test_every_kind_of_question_takes_its_kind_of_answer(stage: Stages) -> None:
         assert told(bridge, me, "/usr/bin") == '{"value": "/usr/bin"}'
         asked(bridge, me, "EDITOR", "Edit\n\nIt now reads:\nold\n\n")
         assert told(bridge, me, "cancel") == '{"cancelled": true}'
-        bridge.say(me, "PLAN")  # the whole plan comes first, as a file
+        bridge.say(me, "PLAN")
         shown(bridge, me, "The plan is ready: T\n\n1. a\n\nStill in plan")
+        plan = bridge.wechat.bubbles(me)[-2]
+        assert plan.kind == "file" and bridge.wechat.media(plan) == b"1. a", "the whole of it, ahead of the question"
         assert told(bridge, me, "write the tests first") == '{"value": "changes:write the tests first"}'
 
         first = asked(bridge, me, "TWICE", "")

@@ -43,7 +43,7 @@ def test_a_turn_that_eats_memory_forks_and_ignores_term_fails_and_another_peer_d
 
         assert time.monotonic() - began < GONE_S
         assert told[1] == notices.took_too_much().en
-        (line,) = bridge.bridge.wait_log(r"worker_lost .*why=limit .*memory \d+ MiB of 256")
+        (line,) = bridge.bridge.wait_log(r"worker_lost .*why=limit account=\S+ memory \d+ MiB of 256")
         assert guest in line
         assert during < before * 10 + 1.0  # generous: the machine is shared; the benchmark holds the real figure
         bridge.say(guest, "SAY again")
@@ -60,7 +60,7 @@ def test_a_turn_that_fills_its_folder_fails_and_another_peer_does_not_notice(sta
         bridge.say(bridge.me, "FILL 400")
 
         assert bridge.answers(bridge.me, 1) == [notices.took_too_much().en]
-        bridge.bridge.wait_log(r"worker_lost .*why=limit .*disk \d+ MiB (written )?of 32")
+        bridge.bridge.wait_log(r"worker_lost .*why=limit account=\S+ disk \d+ MiB (written )?of 32")
         assert sum(one.stat().st_size for one in bridge.workspace(bridge.me).iterdir()) < 400 << 20
 
 
