@@ -212,6 +212,7 @@ class _Service:
         return True
 
     async def _try_open(self) -> Opened | HostError:
+        self._outbox.clear()
         try:
             return await self._session.open(_session_spec(self._grant))
         except HostError as error:

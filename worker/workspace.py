@@ -61,7 +61,7 @@ class Outbox:
         self._seen: set[str] = set()
 
     def clear(self) -> None:
-        """Before the first turn: nobody waits any more for what lies here."""
+        """Before the session opens: whoever offered what lies here is gone, and so is the turn that it belonged to."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def lay(self, path: Path, caption: str = "") -> str:

@@ -19,6 +19,7 @@ from protocol.to_supervisor import (
     Asked,
     DialogKind,
     DialogPurpose,
+    FileOffered,
     FromWorker,
     Leaving,
     OpenedHow,
@@ -43,6 +44,7 @@ from worker.hosts.base import (
 )
 from worker.hosts.base import TurnEnded as HostTurnEnded
 from worker.turn import Pace, serve
+from worker.workspace import Outbox
 
 
 class FakeLink:
@@ -139,6 +141,20 @@ def test_a_session_is_opened_and_each_prompt_answered_and_ended_once(tmp_path: P
                 assert [piece.number for piece in link.pieces(number)] == list(range(len(link.pieces(number))))
             assert link.said[-1] == TurnEnded(TurnId("2"), TurnOutcome.COMPLETED)
             assert sum(isinstance(message, TurnEnded) for message in link.said) == 2
+
+    run(scenario())
+
+
+def test_a_file_that_a_dead_worker_offered_comes_with_nobody_elses_turn(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        given = grant(tmp_path)
+        Outbox(tmp_path / "session").lay_bytes("a.txt", b"of a turn that failed")
+        async with serving(given) as link:
+            link.tell(asks("1", "hello"))
+            await link.end_of("1")
+
+            assert link.text("1") == "hello"
+            assert not [message for message in link.said if isinstance(message, FileOffered)]
 
     run(scenario())
 
