@@ -35,7 +35,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "supervisor.accounts": "tests/promises/test_accounts.py",
     "supervisor.app": "tests/promises/test_answering.py",
     "supervisor.channels.base": "tests/supervisor/channels/wechat/test_client.py",
-    "supervisor.clock": "tests/promises/test_idle.py",
     "supervisor.closing": "tests/promises/test_shutdown.py",
     "supervisor.console.feed": "tests/supervisor/console/test_screen.py",
     "supervisor.conversations": "tests/promises/test_answering.py",
@@ -174,7 +173,7 @@ def test_the_simulated_wechat_shares_the_wire_types_and_never_the_client(module:
 
 def siblings(parent: str) -> set[str]:
     """The channels of supervisor.channels, the hosts of worker.hosts and so on; interfaces and tables are none."""
-    shared = {"base", "plan", "linux", "program", "lines", "pictures"}  # the latter three: for any host
+    shared = {"base", "plan", "linux", "program", "lines", "pictures", "tasks"}  # the latter four: for any host
     depth = parent.count(".") + 1
     below = {name.split(".")[depth] for name in NAMES if name.startswith(f"{parent}.")}
     return {f"{parent}.{name}" for name in below - shared}

@@ -78,6 +78,7 @@ from worker.hosts.base import (
 )
 from worker.hosts.pictures import picture
 from worker.hosts.program import CLOSE_TERM_S, OBITUARY_S, TERM_S, AgentProgram
+from worker.hosts.tasks import SessionTasks
 from worker.workspace import NoFile, Outbox, path_of, picture_name
 
 TOOLS_KNOWN = 2000  # an agent that starts more in one turn loses the names of the oldest
@@ -132,7 +133,7 @@ class AcpSession:
         self._closed = False
         # Tasks of this session. They outlive the call that starts them (a process is watched between turns), so that
         # no TaskGroup can hold them; close() cancels and awaits every one.
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = SessionTasks()
         self._log = RootLog(self._remark)
 
     # --- open ---------------------------------------------------------------------------------------------------
@@ -167,11 +168,11 @@ class AcpSession:
         self.gone.clear()
         program = await AgentProgram.start(spec)
         self._program = program
-        self._spawn(program.read_stderr(), "acp stderr")
+        self._tasks.start(program.read_stderr(), "acp stderr")
         transport = Transport(program, self._has_room, self._remark, self)
         self._transport = transport
-        self._spawn(self._watch(program, transport), "acp watch")
-        self._spawn(transport.pump(), "acp stdout")
+        self._tasks.start(self._watch(program, transport), "acp watch")
+        self._tasks.start(transport.pump(), "acp stdout")
         self._agent = connect_to_agent(cast(Any, self), transport, use_unstable_protocol=True)
         # The question tool of some agents exists only for clients with forms; fs and terminal no agent needs.
         offers = ClientCapabilities(
@@ -293,7 +294,7 @@ class AcpSession:
         return Outbox(self._spec.session_dir) if self._spec is not None and self._spec.tool_servers else None
 
     async def _run(self, turn: "_Turn", prompt: Prompt) -> AsyncIterator[AgentEvent]:
-        asking = self._spawn(self._prompt(turn, prompt), "acp prompt")
+        asking = self._tasks.start(self._prompt(turn, prompt), "acp prompt")
         try:
             async for event in turn.events.drain():
                 if isinstance(event, TurnEnded):
@@ -339,7 +340,7 @@ class AcpSession:
             return
         turn.aborting = True
         turn.events.mute()
-        self._spawn(self._stop_turn(turn, turn.close_all()), "acp abort")
+        self._tasks.start(self._stop_turn(turn, turn.close_all()), "acp abort")
 
     async def _stop_turn(self, turn: "_Turn", left: list[tuple[RequestId, Exchange]]) -> None:
         """Ask, wait for the grace, insist. left: questions of the agent's that have no reply yet"""
@@ -377,16 +378,7 @@ class AcpSession:
                 self._program.discard()  # also when close() itself is cancelled
             self.gone.set()
             logging.getLogger().removeHandler(self._log)
-            tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+            await self._tasks.end()
 
     def _transport_of(self) -> Transport:
         assert self._transport is not None, "open() comes first"
@@ -424,7 +416,7 @@ class AcpSession:
             return
         if isinstance(update, CurrentModeUpdate):
             if update.current_mode_id in CARELESS_MODES and update.current_mode_id != self._mode:
-                self._spawn(self._ask_before_acting(), "acp mode")
+                self._tasks.start(self._ask_before_acting(), "acp mode")
             return
         if self._turn is not None and self._turn.asked:
             self._turn.hear(update)
@@ -446,10 +438,10 @@ class AcpSession:
             )
         of_ours = params.get("sessionId") in (None, self._session_id)
         if turn is None or not turn.asked or turn.aborting or not of_ours:
-            self._spawn(self._reply(request, exchange.cancelled()), "acp answer")
+            self._tasks.start(self._reply(request, exchange.cancelled()), "acp answer")
             return
         turn.open[request] = exchange
-        self._spawn(self._converse(turn, request, exchange), "acp dialog")
+        self._tasks.start(self._converse(turn, request, exchange), "acp dialog")
 
     def withdrawn(self, request: object) -> None:
         turn = self._turn

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -72,6 +72,7 @@ from worker.hosts.builtin.history import History
 from worker.hosts.builtin.model import client, model_for
 from worker.hosts.builtin.tools import Toolbox
 from worker.hosts.pictures import picture
+from worker.hosts.tasks import SessionTasks
 
 REQUESTS = 50  # of the model's, in one turn
 CLOSE_S = 2.0
@@ -113,7 +114,7 @@ class BuiltinSession:
         self._names: frozenset[str] = frozenset()
         self._turn: _Turn | None = None
         self._dialogs = 0
-        self._tasks: set[asyncio.Task[None]] = set()  # they outlive turn(), which returns at once; close() ends them
+        self._tasks = SessionTasks()
 
     # --- open -------------------------------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class BuiltinSession:
         return self._events(turn, prompt)
 
     async def _events(self, turn: "_Turn", prompt: Prompt) -> AsyncIterator[AgentEvent]:
-        work = self._spawn(self._run(turn, prompt), "builtin turn")
+        work = self._tasks.start(self._run(turn, prompt), "builtin turn")
         try:
             async for event in turn.events.drain():
                 if isinstance(event, TurnEnded):
@@ -303,7 +304,7 @@ class BuiltinSession:
                 waiting.set_result(Dismissed())
         turn.token.cancel()
         assert self._spec is not None
-        self._spawn(self._insist(turn, self._spec.stop_grace_s), "builtin abort")
+        self._tasks.start(self._insist(turn, self._spec.stop_grace_s), "builtin abort")
 
     async def _insist(self, turn: "_Turn", grace_s: float) -> None:
         await asyncio.sleep(grace_s)
@@ -313,23 +314,12 @@ class BuiltinSession:
         if self._turn is not None:
             self._turn.aborted = True
             self._turn.token.cancel()
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_S if self._turn is not None else 0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.end(grace_s=CLOSE_S if self._turn is not None else 0)
         if self._turn is not None:
             self._turn.events.put(TurnEnded(TurnOutcome.ABORTED))
         if self._http is not None:
             await self._http.aclose()
             self._http = None
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 class _Turn:

@@ -13,10 +13,10 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from protocol.content import Prompt
 from protocol.errors import FailureKind
@@ -58,6 +58,7 @@ from worker.hosts.pi.records import (
 )
 from worker.hosts.pictures import picture
 from worker.hosts.program import CLOSE_TERM_S, OBITUARY_S, TERM_S, AgentProgram
+from worker.hosts.tasks import SessionTasks
 
 EXTENSION = Path(__file__).with_name("extension.ts")
 VERSION_BYTES = 64 * 1024
@@ -87,7 +88,7 @@ class PiSession:
         self._closed = False
         # Tasks of this session. They outlive the call that starts them (a process is watched between turns), so that
         # no TaskGroup can hold them; close() cancels and awaits every one.
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = SessionTasks()
 
     # --- open ---------------------------------------------------------------------------------------------------
 
@@ -135,7 +136,7 @@ class PiSession:
                 return version
         program = await AgentProgram.start(_prepared(spec, (*spec.command, "--version")))
         self._program = program
-        self._spawn(program.read_stderr(), "pi stderr")
+        self._tasks.start(program.read_stderr(), "pi stderr")
         version = version_in((await program.stdout.read(VERSION_BYTES)).decode("utf-8", "replace"))
         obituary = "" if version is not None else await program.obituary()
         await self._dismiss()
@@ -170,8 +171,8 @@ class PiSession:
         program = await AgentProgram.start(_prepared(spec, command, more))
         self._program, self._greeted = program, False
         self.gone.clear()
-        self._spawn(program.read_stderr(), "pi stderr")
-        self._spawn(self._attend(program), "pi stdout")
+        self._tasks.start(program.read_stderr(), "pi stderr")
+        self._tasks.start(self._attend(program), "pi stdout")
         try:
             state = await self._ask({"type": "get_state"})
         except (ConnectionError, OSError) as error:
@@ -212,8 +213,8 @@ class PiSession:
 
     async def _attend(self, program: AgentProgram) -> None:
         """Hear the program until it has ended, by its exit or by the end of its output, whichever comes first."""
-        hearing = self._spawn(self._hear_all(program), "pi records")
-        exiting = self._spawn(program.exited(), "pi exit")
+        hearing = self._tasks.start(self._hear_all(program), "pi records")
+        exiting = self._tasks.start(program.exited(), "pi exit")
         await asyncio.wait({hearing, exiting}, return_when=asyncio.FIRST_COMPLETED)
         if not hearing.done():
             program.kill()  # a child of Pi's may keep its output open
@@ -300,7 +301,7 @@ class PiSession:
         return self._run(turn, prompt)
 
     async def _run(self, turn: "_Turn", prompt: Prompt) -> AsyncIterator[AgentEvent]:
-        asking = self._spawn(self._prompt(turn, prompt), "pi prompt")
+        asking = self._tasks.start(self._prompt(turn, prompt), "pi prompt")
         try:
             async for event in turn.events.drain():
                 if isinstance(event, TurnEnded):
@@ -350,7 +351,7 @@ class PiSession:
         turn.dialogs.clear()
         if turn.asked:
             self._say({"type": "abort"})
-        self._spawn(self._insist(turn), "pi abort")
+        self._tasks.start(self._insist(turn), "pi abort")
 
     async def _insist(self, turn: "_Turn") -> None:
         """Wait for the grace, then end the program."""
@@ -379,22 +380,13 @@ class PiSession:
             if self._program is not None:
                 self._program.discard()  # also when close() itself is cancelled
             self.gone.set()
-            tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._tasks.end()
 
     async def _dismiss(self) -> None:
         """End the program that was started last: another one follows."""
         program, self._program = self._program_of(), None
         await program.end(CLOSE_TERM_S)
         program.discard()
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _program_of(self) -> AgentProgram:
         assert self._program is not None, "open() comes first"
