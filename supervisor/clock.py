@@ -31,3 +31,17 @@ class SystemClock:
 
     async def sleep_until(self, at: float) -> None:
         await asyncio.sleep(max(0.0, at - time.monotonic()))
+
+
+async def woken_or_due(wake: asyncio.Event, clock: Clock, at: float | None) -> None:
+    """Until something happens or the moment has come, whichever is first; None: only something happening counts."""
+    if at is None:
+        await wake.wait()
+        return
+    waiter = asyncio.ensure_future(wake.wait())
+    sleeper = asyncio.ensure_future(clock.sleep_until(at))
+    try:
+        await asyncio.wait({waiter, sleeper}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiter.cancel()
+        sleeper.cancel()

@@ -29,7 +29,7 @@ from supervisor.channels.base import (
     Upload,
 )
 from supervisor.channels.base import SignedOut as ChannelSignedOut
-from supervisor.clock import Clock
+from supervisor.clock import Clock, woken_or_due
 from supervisor.config import WeChat
 from supervisor.core.bubbles import Composer, Size, numbered
 from supervisor.core.delivery import (
@@ -601,7 +601,7 @@ class Delivery:
                 if at is None:
                     peer.task = None
                     return
-                await self._wait(peer, at)
+                await woken_or_due(peer.wake, self._clock, at)
 
     def _tend(self, peer: _Peer) -> None:
         now = self._clock.now()
@@ -614,14 +614,6 @@ class Delivery:
     def _wake_at(self, peer: _Peer) -> float | None:
         times = [composer.wake_at() for composer in peer.composers.values()]
         return min((at for at in (peer.outbox.wake_at(), *times) if at is not None), default=None)
-
-    async def _wait(self, peer: _Peer, at: float) -> None:
-        """Until something happens, or the time has come."""
-        async with asyncio.TaskGroup() as both:
-            timer = both.create_task(self._clock.sleep_until(at), name=f"delivery timer {peer.who.peer}")
-            timer.add_done_callback(lambda _: peer.wake.set())
-            await peer.wake.wait()
-            timer.cancel()
 
     async def _perform(self, peer: _Peer, send: Send) -> None:
         account = peer.who.account

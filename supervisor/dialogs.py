@@ -20,7 +20,7 @@ from protocol.to_supervisor import Asked as AskedMessage
 from protocol.to_supervisor import DialogGone, DialogPurpose
 from protocol.to_worker import AnswerDialog
 from supervisor import notices
-from supervisor.clock import Clock
+from supervisor.clock import Clock, woken_or_due
 from supervisor.core import dialog
 from supervisor.core.answers import Question, Rules, drawn
 from supervisor.core.dialog import (
@@ -236,17 +236,7 @@ class DialogLoop:
         if self._inbox:
             return
         self._wake.clear()
-        at = self._core.wake_at()
-        if at is None:
-            await self._wake.wait()
-            return
-        waiter = asyncio.ensure_future(self._wake.wait())
-        sleeper = asyncio.ensure_future(self._clock.sleep_until(at))
-        try:
-            await asyncio.wait({waiter, sleeper}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiter.cancel()
-            sleeper.cancel()
+        await woken_or_due(self._wake, self._clock, self._core.wake_at())
 
     async def _take(self, item: _Item) -> None:
         event = item.event

@@ -26,7 +26,7 @@ from protocol.to_supervisor import (
 )
 from protocol.to_worker import Grant, RunTurn
 from supervisor import notices
-from supervisor.clock import Clock
+from supervisor.clock import Clock, woken_or_due
 from supervisor.core.lease import Gone, GoneWhy, Leaves, Opened, PoolEvent, Said
 from supervisor.core.scheduler import (
     Abort,
@@ -201,18 +201,7 @@ class SchedulerLoop:
         if self._inbox:
             return
         self._wake.clear()
-        at = self.core.wake_at()
-        if at is None:
-            await self._wake.wait()
-            return
-        # Not clock.sleep_until: an event may come first, and a fake clock's sleeper is woken by the test.
-        waiter = asyncio.ensure_future(self._wake.wait())
-        sleeper = asyncio.ensure_future(self._clock.sleep_until(at))
-        try:
-            await asyncio.wait({waiter, sleeper}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiter.cancel()
-            sleeper.cancel()
+        await woken_or_due(self._wake, self._clock, self.core.wake_at())
 
     # -- what the pool says
 
