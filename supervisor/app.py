@@ -44,7 +44,7 @@ from supervisor.core.scheduler import (
     Scheduler,
     SchedulerLimits,
 )
-from supervisor.core.starts import TRIAL
+from supervisor.core.starts import TRIAL, Starts
 from supervisor.credentials import CredentialsFile
 from supervisor.ctl import Control
 from supervisor.ctlserver import CtlServer
@@ -370,6 +370,7 @@ class Bridge:
             router,
             clock,
             partial(_heard, probe, gatekeeper, loop),
+            starts=Starts(window_s=settings.timers.crash_window_s),
         )
         loop.attach(pool)
         lock_watch = LockWatch(lambda: (self._lock, *accounts.locks()), clock)

@@ -1,5 +1,6 @@
 """Settings: what an operator may write, and what they read when they got it wrong."""
 
+import ast
 import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -23,9 +24,11 @@ from supervisor.config import (
     load,
     read_environment,
 )
+from supervisor.core.hooks import Hook
 from supervisor.core.policy import AgentOverrides, Auth, PeerOverrides
 from supervisor.home import Home
 
+NOT_BUILT_YET = {"auth", "discovery", "footer"}  # taken, and without effect so far
 RELEASES = sorted((Path(__file__).parent.parent / "data").glob("bridge-*.toml"))
 
 
@@ -72,6 +75,27 @@ def test_the_newest_release_file_holds_every_key_with_its_default(home: Home) ->
 
     settings = load(configure(home, RELEASES[-1].read_text()))
     assert settings == Settings(file="bridge.toml")
+
+
+def test_no_setting_is_taken_and_then_read_by_nobody() -> None:
+    hints = get_type_hints(Settings)
+    keys = {
+        key.name
+        for section in fields(Settings)
+        if is_dataclass(hints[section.name])
+        for key in fields(hints[section.name])
+    }
+    root = Path(__file__).parents[2]
+    sources = [path for room in ("supervisor", "worker", "protocol") for path in (root / room).rglob("*.py")]
+    read = {
+        node.attr
+        for path in sources
+        if path.name != "config.py"
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Attribute)
+    }
+
+    assert keys - read - {hook.value for hook in Hook} == NOT_BUILT_YET
 
 
 def test_a_file_with_byte_order_mark_and_windows_line_ends_is_read(home: Home) -> None:
