@@ -165,9 +165,8 @@ class AcpSession:
         return Opened(await self._new(spec), OpenedHow.FRESH_AFTER_FAILED_RESUME)
 
     async def _start_program(self, spec: SessionSpec) -> AgentCapabilities:
-        self.gone.clear()
-        program = await AgentProgram.start(spec)
-        self._program = program
+        self._program = program = await AgentProgram.start(spec)
+        self.gone.clear()  # not before: until now _watch() may have told the end of the one before
         self._tasks.start(program.read_stderr(), "acp stderr")
         transport = Transport(program, self._has_room, self._remark, self)
         self._transport = transport

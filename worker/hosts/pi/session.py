@@ -226,6 +226,8 @@ class PiSession:
             if not response.done():
                 response.set_exception(ConnectionError("Pi is gone"))
         obituary = await program.obituary()
+        if self._program is not program:
+            return  # another one was started while this one was being described
         self.gone.set()
         if self._turn is not None:
             self._turn.end(failed(FailureKind.AGENT_DIED, obituary))

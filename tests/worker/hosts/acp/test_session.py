@@ -30,6 +30,7 @@ from worker.hosts.base import (
     HostError,
     Opened,
     PlanChanged,
+    SessionSpec,
     TextBoundary,
     TextDelta,
     ToolActivity,
@@ -37,6 +38,7 @@ from worker.hosts.base import (
     TurnEnded,
     UsageSeen,
 )
+from worker.hosts.program import AgentProgram
 
 
 def died(events: list[object]) -> str:
@@ -263,6 +265,33 @@ def test_a_session_that_cannot_be_resumed_starts_fresh_and_says_so(
         try:
             assert how.how is OpenedHow.FRESH_AFTER_FAILED_RESUME
             assert words(await events_of(session, "HISTORY")) == "1"
+        finally:
+            await session.close()
+
+    run(scenario())
+
+
+def test_a_fresh_program_is_not_taken_for_the_one_that_died_over_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is seen first: the death of the old program, or that the new one is being started."""
+    ended, started = AgentProgram.exited, AgentProgram.start
+
+    async def seen_late(program: AgentProgram) -> None:
+        await ended(program)
+        await asyncio.sleep(0.02)
+
+    async def slowly(spec: SessionSpec) -> AgentProgram:
+        await asyncio.sleep(0.1)
+        return await started(spec)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(AgentProgram, "exited", seen_late)
+        monkeypatch.setattr(AgentProgram, "start", slowly)
+        session, how = await reopened(tmp_path, "--die-on-load")
+        try:
+            assert how.how is OpenedHow.FRESH_AFTER_FAILED_RESUME
+            assert not session.gone.is_set()
         finally:
             await session.close()
 
