@@ -8,11 +8,11 @@ delivery.py asks for bubbles as the budget allows. No Markdown is parsed here.
 
 import json
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import count
+from itertools import chain
 
 from protocol.to_supervisor import Boundary
 from supervisor.core import graphemes
@@ -50,7 +50,7 @@ class Size:
 
 
 def utf16_units(text: str) -> int:
-    return len(text) + sum(1 for letter in text if letter > "\uffff") if not text.isascii() else len(text)
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def json_bytes(text: str) -> int:
@@ -73,8 +73,11 @@ def mended(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def _is_broken(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
+    return _SURROGATE.search(text) is not None
 
 
 # --- cutting --------------------------------------------------------------------------------------------------
@@ -103,13 +106,12 @@ def numbered(text: str, *, size: Size, keep: Spans = ()) -> tuple[str, ...]:
     """Cut a text into bubbles that say which of how many they are, inside the limit; one alone is not numbered."""
     if fits(text, size):
         return split(text, size=size, keep=keep)
-    for digits in count(1):
-        label = 2 * digits + 4  # "[", "/", "]", a blank
-        if 4 * label > size.units:
-            break
+    digits = len(str(len(text) // size.units))
+    while 4 * (label := 2 * digits + 4) <= size.units:  # "[", "/", "]", a blank
         bubbles = split(text, size=size.less(label, label).with_room, keep=keep)
         if len(bubbles) < 10**digits:
             return tuple(f"[{n}/{len(bubbles)}] {bubble}" for n, bubble in enumerate(bubbles, 1))
+        digits = len(str(len(bubbles)))
     return split(text, size=size.with_room, keep=keep)
 
 
@@ -118,7 +120,7 @@ def _cuts(text: str, keep: Spans, size: Size) -> Iterator[tuple[int, int]]:
     at, last = _trim(text, 0, len(text))
     while at < last:
         head = text[at : min(last, at + size.units + 1)]
-        end = at + cut(head, _from(keep, at), size, whole=at + len(head) == last)
+        end = at + cut(head, _within(keep, at, at + len(head)), size, whole=at + len(head) == last)
         start, stop = _trim(text, at, end)
         if text[start:stop].strip():
             yield start, stop
@@ -134,10 +136,11 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _from(keep: Spans, at: int) -> Spans:
-    """The spans as seen from `at` on."""
-    first = bisect_left(keep, at, key=lambda span: span[1])
-    return [(max(0, start - at), end - at) for start, end in keep[first:] if end > at]
+def _within(keep: Spans, at: int, until: int) -> Spans:
+    """The spans that reach into this stretch, as seen from `at` on."""
+    first = bisect_right(keep, at, key=lambda span: span[1])
+    last = bisect_left(keep, until, lo=first, key=lambda span: span[0])
+    return [(max(0, start - at), end - at) for start, end in keep[first:last]]
 
 
 def cut(head: str, keep: Spans, size: Size, *, whole: bool) -> int:
@@ -149,12 +152,12 @@ def cut(head: str, keep: Spans, size: Size, *, whole: bool) -> int:
     reach = _reach(head, size)
     if whole and reach == len(head):
         return reach
-    ends = [end for end in graphemes.boundaries(head[: reach + 1]) if end <= reach]
-    if not ends:
-        return reach  # one cluster longer than a bubble is cut between code points
     # A place inside a span counts only where the span itself is longer than a bubble.
-    kept = [(start, end) for start, end in keep if fits(head[start:end], size) and end - start <= reach]
-    free = {end for end in ends if not any(start < end < stop for start, stop in kept)}
+    kept = [(start, end) for start, end in keep if end - start <= reach and fits(head[start:end], size)]
+    ends = graphemes.Boundaries(head[: reach + 1])
+
+    def free(place: int) -> bool:
+        return place in ends and not any(start < place < stop for start, stop in kept)
 
     paragraphs: list[int] = []
     lines: list[int] = []
@@ -163,24 +166,27 @@ def cut(head: str, keep: Spans, size: Size, *, whole: bool) -> int:
     for places, share in (
         (paragraphs, _PARAGRAPH_FROM),
         (lines, _LINE_FROM),
-        ([m.end() for m in _SENTENCES.finditer(head)], _SENTENCE_FROM),
-        ([m.end() for m in _BLANKS.finditer(head)], _BLANK_FROM),
+        ((m.end() for m in _SENTENCES.finditer(head)), _SENTENCE_FROM),
+        ((m.end() for m in _BLANKS.finditer(head)), _BLANK_FROM),
     ):
-        good = [place for place in places if share * reach <= place and place in free]
-        if good:
-            return good[-1]
-    return max(free, default=ends[-1])
+        likely = [place for place in places if share * reach <= place <= reach]
+        if (good := next(filter(free, reversed(likely)), 0)) > 0:
+            return good
+    downward = range(reach, 0, -1)
+    last_resorts = chain(filter(free, downward), filter(ends.__contains__, downward))
+    return next(last_resorts, reach)  # one cluster longer than a bubble is cut between code points
 
 
 def _reach(head: str, size: Size) -> int:
     """How many code points from the start fit."""
     low, high = 0, min(len(head), size.units)
+    middle = high  # most often all of it does
     while low < high:
-        middle = (low + high + 1) // 2
         if utf16_units(head[:middle]) <= size.units and json_bytes(head[:middle]) <= size.json_bytes:
             low = middle
         else:
             high = middle - 1
+        middle = (low + high + 1) // 2
     return low
 
 

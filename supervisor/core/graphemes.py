@@ -28,6 +28,33 @@ _CLUSTER = regex.compile(
 )
 
 
+# Between two such characters there always is a boundary, and beside a control character too: no rule of UAX 29 joins them.
+_APART = regex.compile(
+    r"[\p{GCB=Other}]{2} | \r(?!\n)[\s\S] | [\s\S] [\p{GCB=Control}\r] | [^\r]\n | [\p{GCB=Control}\n][\s\S]",
+    regex.VERBOSE | regex.VERSION1,
+)
+
+
+class Boundaries:
+    """Asks whether a cluster ends at a place of one text: `at in Boundaries(text)`.
+
+    The whole grammar is run, once, when two neighbours alone cannot tell.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._all: frozenset[int] | None = None
+
+    def __contains__(self, at: object) -> bool:
+        if not isinstance(at, int) or not 0 < at <= len(self._text):
+            return False
+        if at == len(self._text) or _APART.match(self._text, at - 1):
+            return True
+        if self._all is None:
+            self._all = frozenset(boundaries(self._text))
+        return at in self._all
+
+
 def boundaries(text: str) -> Iterator[int]:
     """The end of every cluster, rising; the last one is len(text). Nothing for an empty text."""
     for cluster in _CLUSTER.finditer(text):

@@ -8,7 +8,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.graphemes import boundaries, cut
+from supervisor.core.graphemes import Boundaries, boundaries, cut
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 GERMANY = "\U0001f1e9\U0001f1ea"
@@ -50,6 +50,13 @@ def test_flags_are_taken_two_by_two() -> None:
 def test_a_lone_surrogate_and_a_lone_mark_are_characters_too() -> None:
     assert clusters("\ud83d\u0301") == ["\ud83d\u0301"]
     assert clusters("\u0301a") == ["\u0301", "a"]
+
+
+@given(text=TRICKY | st.text(max_size=60))
+def test_asked_place_by_place_the_answer_is_the_same(text: str) -> None:
+    places = Boundaries(text)
+
+    assert [at for at in range(-1, len(text) + 2) if at in places] == list(boundaries(text))
 
 
 @given(text=TRICKY | st.text(max_size=60))
