@@ -62,7 +62,14 @@ def safe_name(wanted: str, *, fallback: str) -> str:
 
     Letters of every script stay, and so does the extension. fallback: taken where nothing is left; must be safe itself
     """
-    name = unicodedata.normalize("NFC", _mended(wanted)).replace("\\", "/")
+    name = _plain(_mended(wanted), fallback)
+    while (mended := _mended(name)) != name:  # what kept it from being mended was taken out
+        name = _plain(mended, fallback)
+    return name
+
+
+def _plain(name: str, fallback: str) -> str:
+    name = unicodedata.normalize("NFC", name).replace("\\", "/")
     name = next((part for part in reversed(name.split("/")) if part.strip(" .")), "")
     name = "".join(char for char in name if char in _JOINERS or unicodedata.category(char)[0] != "C" or char == "\t")
     name = _ODD.sub("_", " ".join(name.split()))

@@ -82,7 +82,12 @@ def test_b108_letters_of_any_script_stay(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "name"),
-    [("é\x9d\x9eæ\x9d¡.csv", "非条.csv"), ("résumé-©.txt", "résumé-©.txt"), ("Ã©tude.txt", "Ã©tude.txt")],
+    [
+        ("é\x9d\x9eæ\x9d¡.csv", "非条.csv"),
+        ("ã¡¡\ud7fc.csv", "㡡.csv"),
+        ("résumé-©.txt", "résumé-©.txt"),
+        ("Ã©tude.txt", "Ã©tude.txt"),
+    ],
 )
 def test_b113_only_names_that_were_chinese_are_mended(wanted: str, name: str) -> None:
     assert safe_name(wanted, fallback="file") == name
