@@ -483,7 +483,9 @@ class ChaosHome:
             (bot,) = [one for one in self._get("/sim/stats")["bots"] if one["bot"] == self.bot]
             if bot["waiting"] or not bot["polls_in_flight"]:
                 return False
-            return self._rows(OPEN) == [(0,)]
+            # What a poll took and lost on its way back is handed out again by the next one.
+            on_the_way = self.kept and self._rows("SELECT count(*) FROM message")[0][0] < len(self._said)
+            return not on_the_way and self._rows(OPEN) == [(0,)]
 
         self._await(resting, "rest")
 
