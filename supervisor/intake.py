@@ -1,4 +1,4 @@
-"""From the journal on: what each message is, in the order it came. Performs core/admission and core/commands.
+"""From the journal on: what each message is, each peer's in the order they came. Performs core/admission and core/commands.
 
 Each row is judged once: admitted or not, a command or a prompt, room for it or none. The verdict, what it changes for
 the peer and the mark that the next row is now being handled go into one transaction, so that a restart finds every row
@@ -7,7 +7,6 @@ either untouched or judged. Neighbours: poll.py hands rows on, scheduler.py and 
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +42,7 @@ from supervisor.core.admission import (
 from supervisor.core.poll import Arrival
 from supervisor.core.scheduler import Fetched, Queued, Told
 from supervisor.core.states import MessageState, PartKind
+from supervisor.core.turnwise import Turnwise
 from supervisor.delivery import Delivery
 from supervisor.dialogs import DialogLoop, ReplyWas
 from supervisor.notices import Notice
@@ -69,15 +69,22 @@ RETRY_S = 1.0
 
 
 @dataclass(slots=True)
+class _Batch:
+    """What one poll brought. left: rows of it that are not judged yet"""
+
+    left: int
+
+
+@dataclass(slots=True)
 class _Arrived:
     row: MessageRow
     first_answer: bool  # of the poll after it began: may have waited for us
-    last_of_batch: bool
+    batch: "_Batch"
     marked: bool  # the journal counts it as being handled
 
 
 class Intake:
-    """One for all accounts: rows are judged one after the other, which takes a millisecond each."""
+    """One for all accounts: rows are judged one after the other, a few milliseconds each, and the peers take turns."""
 
     def __init__(
         self,
@@ -108,7 +115,7 @@ class Intake:
         self._door = Door()
         # Bounded by what polls hand over: each account polls again only once its batch is in the journal, and this
         # queue holds no more than the journal does.
-        self._rows: deque[_Arrived] = deque()
+        self._rows: Turnwise[_Arrived] = Turnwise()
         self._next: _Arrived | None = None  # marked together with the verdict on the row before it
         self._wake = asyncio.Event()
         self._closing_down = False
@@ -118,7 +125,7 @@ class Intake:
 
     def take(self, rows: Sequence[MessageRow], arrival: Arrival) -> None:
         """New rows stand in the journal, the first of them marked as being handled; must not block."""
-        last = len(rows) - 1
+        batch = _Batch(len(rows))
         for number, row in enumerate(rows):
             log.debug(
                 "message_received peer=%s message=%d id=%s account=%s",
@@ -127,7 +134,7 @@ class Intake:
                 row.message_id,
                 row.who.account,
             )
-            self._rows.append(_Arrived(row, arrival is Arrival.BACKLOG, number == last, marked=number == 0))
+            self._rows.put(row.who, _Arrived(row, arrival is Arrival.BACKLOG, batch, marked=number == 0))
         self._wake.set()
 
     def again(self, row: MessageRow) -> None:
@@ -144,7 +151,7 @@ class Intake:
         try:
             while not self._closing_down:
                 if self._rows:
-                    await self._handle(self._rows.popleft())
+                    await self._handle(self._rows.take())
                 else:
                     self._wake.clear()
                     await self._wake.wait()
@@ -165,7 +172,8 @@ class Intake:
         await self._judge(arrived)
         if self._next is not None:
             self._next.marked, self._next = True, None
-        if arrived.last_of_batch:
+        arrived.batch.left -= 1
+        if arrived.batch.left == 0:
             for who, count in self._door.backlog_closed().items():
                 await self._delivery.notice(who, notices.backlog_closed(count), PartKind.OUTCOME)
 
@@ -322,9 +330,10 @@ class Intake:
     def _closing(self, arrived: _Arrived, state: MessageState) -> list[Change]:
         """This row's state, and that the next one is being handled from now on."""
         changes: list[Change] = [SetMessage(arrived.row.row, state, self._clock.wall())]
-        if self._rows and not self._rows[0].marked:  # the first of a batch was marked when it was recorded
-            self._next = self._rows[0]
-            changes.append(BeginHandling(self._next.row.row))
+        following = self._rows.next()
+        if following is not None and not following.marked:  # the first of a batch was marked when it was recorded
+            self._next = following
+            changes.append(BeginHandling(following.row.row))
         return changes
 
     async def _apply(self, changes: Sequence[Change]) -> None:

@@ -36,19 +36,21 @@ ME = PeerKey(OWNER, PeerId("owner@im.wechat"))
 DEADLINE_S = 20.0
 
 
-def said(number: int, text: str = "hello", *, items: Sequence[object] = (), age_s: float = 0.0) -> RawMessage:
+def said(
+    number: int, text: str = "hello", *, items: Sequence[object] = (), age_s: float = 0.0, by: PeerId = ME.peer
+) -> RawMessage:
     created_at_ms = round((SystemClock().wall() - age_s) * 1000)
     item_list = [*([{"type": 1, "text_item": {"text": text}}] if text else []), *items]
     wire = {
         "message_id": number,
-        "from_user_id": ME.peer,
+        "from_user_id": by,
         "message_type": 1,
         "create_time_ms": created_at_ms,
         "context_token": f"token {number}",
         "item_list": item_list,
     }
     raw = json.dumps(wire).encode()
-    return RawMessage(MessageId(str(number)), ME.peer, created_at_ms, None, raw)
+    return RawMessage(MessageId(str(number)), by, created_at_ms, None, raw)
 
 
 class Accounts:
@@ -204,6 +206,24 @@ def test_b018_each_row_is_marked_exactly_once_before_it_is_judged_however_batche
             await here.until_all_judged()
 
             assert await here.handled() == {"1": 1, "2": 1, "3": 1, "4": 1}
+            await here.intake.close()
+            await judging
+
+    asyncio.run(script())
+
+
+def test_whoever_writes_much_holds_nobody_up_but_himself(tmp_path: Path) -> None:
+    async def script() -> None:
+        async with hall(tmp_path / "state.db") as here:
+            await here.arrives(*(said(number, f"flood {number}") for number in range(1, 21)))
+            await here.arrives(said(21, by=PeerId("somebody@im.wechat")))
+            judging = asyncio.ensure_future(here.intake.run())
+            rows = await here.journal.do(Store.open_messages)
+            while any(row.message_id == "21" for row in rows):
+                rows = await here.journal.do(Store.open_messages)
+            waiting = sum(row.state.value == "received" for row in rows)
+
+            assert waiting >= 15, "of the twenty before it"
             await here.intake.close()
             await judging
 
