@@ -324,7 +324,7 @@ class Bridge:
             tasks=tasks,
         )
         await asyncio.to_thread(attachments.tidy)
-        indicator = Indicator(tasks, partial(_route, accounts, book, settings))
+        indicator = Indicator(tasks, partial(_route, accounts, book, settings), clock)
         loop = SchedulerLoop(
             Scheduler(_limits(settings)),
             journal=journal,

@@ -2,6 +2,8 @@
 
 A slow or refusing network never holds up a turn: wishes replace one another while a call is on its way, and a failed
 call is forgotten (the next refresh comes in five seconds). "Stopped" is sent only where "typing" may have been shown.
+What is answered within a beat is never shown as being typed: nobody would see it, and its two calls are half the network's
+work of such a turn.
 """
 
 import asyncio
@@ -10,16 +12,22 @@ from collections.abc import Callable
 
 from protocol.ids import PeerKey
 from supervisor.channels.base import Channel, ChannelError, Route, TypingState
+from supervisor.clock import Clock
 
 log = logging.getLogger(__name__)
+
+BEAT_S = 0.1
 
 
 class Indicator:
     """route: where the peer is reached now, and by which channel; None while its account is not signed in."""
 
-    def __init__(self, tasks: asyncio.TaskGroup, route: Callable[[PeerKey], tuple[Channel, Route] | None]) -> None:
+    def __init__(
+        self, tasks: asyncio.TaskGroup, route: Callable[[PeerKey], tuple[Channel, Route] | None], clock: Clock
+    ) -> None:
         self._tasks = tasks
         self._route = route
+        self._clock = clock
         self._wish: dict[PeerKey, TypingState] = {}
         self._shown: set[PeerKey] = set()
         self._busy: set[PeerKey] = set()
@@ -29,7 +37,7 @@ class Indicator:
         self._wake(who)
 
     def end(self, who: PeerKey) -> None:
-        if who in self._shown or who in self._busy:
+        if who in self._shown:
             self._wish[who] = TypingState.STOPPED
             self._wake(who)
         else:
@@ -42,6 +50,8 @@ class Indicator:
 
     async def _send(self, who: PeerKey) -> None:
         try:
+            if who not in self._shown:
+                await self._clock.sleep_until(self._clock.now() + BEAT_S)
             while (state := self._wish.pop(who, None)) is not None:
                 way = self._route(who)
                 if way is None:

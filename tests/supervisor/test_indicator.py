@@ -6,6 +6,7 @@ import pytest
 
 from protocol.ids import AccountId, PeerId, PeerKey
 from supervisor.channels.base import Refused, Route, TypingState
+from supervisor.clock import SystemClock
 from supervisor.indicator import Indicator
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +42,7 @@ async def test_what_is_shown_is_ended_once_and_what_was_never_shown_is_not() -> 
     phone.go.set()
 
     async with asyncio.TaskGroup() as tasks:
-        indicator = Indicator(tasks, lambda _: (phone, ROUTE))  # type: ignore[arg-type, return-value]
+        indicator = Indicator(tasks, lambda _: (phone, ROUTE), SystemClock())  # type: ignore[arg-type, return-value]
         indicator.end(ALICE)
         indicator.show(ALICE)
     async with asyncio.TaskGroup() as tasks:
@@ -54,11 +55,24 @@ async def test_what_is_shown_is_ended_once_and_what_was_never_shown_is_not() -> 
     assert phone.shown == [TypingState.TYPING, TypingState.STOPPED]
 
 
+async def test_what_is_answered_within_a_beat_is_never_shown_as_being_typed() -> None:
+    phone = Phone()
+    phone.go.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        indicator = Indicator(tasks, lambda _: (phone, ROUTE), SystemClock())  # type: ignore[arg-type, return-value]
+        indicator.show(ALICE)
+        await asyncio.sleep(0)
+        indicator.end(ALICE)
+
+    assert phone.shown == []
+
+
 async def test_a_slow_network_gets_the_latest_wish_and_holds_nobody_up() -> None:
     phone = Phone()
 
     async with asyncio.TaskGroup() as tasks:
-        indicator = Indicator(tasks, lambda _: (phone, ROUTE))  # type: ignore[arg-type, return-value]
+        indicator = Indicator(tasks, lambda _: (phone, ROUTE), SystemClock())  # type: ignore[arg-type, return-value]
         indicator.show(ALICE)
         await phone.called.wait()
         indicator.show(ALICE)
@@ -74,7 +88,7 @@ async def test_b104_a_refusal_is_forgotten_and_the_next_wish_is_tried() -> None:
     phone.go.set()
 
     async with asyncio.TaskGroup() as tasks:
-        indicator = Indicator(tasks, lambda _: (phone, ROUTE))  # type: ignore[arg-type, return-value]
+        indicator = Indicator(tasks, lambda _: (phone, ROUTE), SystemClock())  # type: ignore[arg-type, return-value]
         indicator.show(ALICE)
     phone.refuses = False
     async with asyncio.TaskGroup() as tasks:
@@ -86,7 +100,7 @@ async def test_b104_a_refusal_is_forgotten_and_the_next_wish_is_tried() -> None:
 
 async def test_without_a_way_to_the_peer_nothing_is_sent() -> None:
     async with asyncio.TaskGroup() as tasks:
-        indicator = Indicator(tasks, lambda _: None)
+        indicator = Indicator(tasks, lambda _: None, SystemClock())
         indicator.show(ALICE)
         indicator.end(ALICE)
 
