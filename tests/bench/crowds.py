@@ -1,19 +1,40 @@
 """Many at once: throughput, how many workers can live, and what one peer's misdeeds cost another."""
 
+import contextlib
 import re
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from supervisor.home import Home
 from tests.bench.figures import Figure
 from tests.bench.stage import Crowd, crowd
 from tests.fakes.bridge import Bridge
 from tests.fakes.stage import FAKE_AGENT
 from tests.fakes.wechat import SimulatedWeChat
 
+STRANGER = """
+import itertools, socket, sys
+held = []
+for number in itertools.count():
+    for path in sys.argv[1:]:
+        one = socket.socket(socket.AF_UNIX)
+        one.settimeout(0.05)
+        try:
+            one.connect(path)
+            one.sendall(b"\\xff" + bytes(8) + b"\\x7f\\x03\\x01CURVE" + bytes(47) + bytes(range(256)) * (number % 8))
+        except OSError:
+            pass
+        held.append(one)
+    for one in held[:-50]:
+        one.close()
+    del held[:-50]
+"""
 TURNS = 40  # of the quiet peer, for each misdeed of the other
 ROUNDS = 20
 FLOOD_S = 0.2  # between twenty messages and the next twenty: more than any person's phone can send
@@ -93,10 +114,24 @@ def misdeeds(folder: Path) -> Iterator[Figure]:
             before = _p95(at, quiet)
             wechat.say(other, word, to=at.bot)
             during = _p95(at, quiet)
-            yield Figure(
-                f"misdeed_{name}", f"another agent takes {name}: warm p95 beside quiet", [during / before], "×", 2
-            )
+            key, title = name.replace(" ", "_"), f"another agent takes {name}: warm p95 beside quiet"
+            yield Figure(f"misdeed_{key}", title, [during / before], "×", 2)
             wechat.say(other, "/stop", to=at.bot)
+        before = _p95(at, quiet)
+        with _strangers(Home(at.bridge.home).run):
+            during = _p95(at, quiet)
+        yield Figure("strangers", "strangers at the bus: warm p95, what it adds", [during - before], "ms", 20)
+
+
+@contextlib.contextmanager
+def _strangers(run: Path) -> Iterator[None]:
+    """A process of the same user that opens the bus again and again, with half a handshake and with nonsense."""
+    program = subprocess.Popen([sys.executable, "-c", STRANGER, *map(str, run.glob("*.sock"))])
+    try:
+        yield
+    finally:
+        program.kill()
+        program.wait()
 
 
 def _p95(at: Crowd, person: str) -> float:

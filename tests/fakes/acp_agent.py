@@ -180,6 +180,25 @@ def ruin(mebibytes: int) -> None:
     time.sleep(60)
 
 
+def multiply(count: int, deed: Callable[[], None]) -> None:
+    """So many children, each in a session of its own, or as many as there can be."""
+    for _ in range(count):
+        try:
+            child = os.fork()
+        except OSError:
+            return
+        if child == 0:
+            os.setsid()
+            deed()
+            os._exit(0)
+
+
+def spin() -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        pass
+
+
 def wait(seconds: float) -> bool:
     """True: cancelled meanwhile."""
     return CANCELLED.wait(seconds)
@@ -245,6 +264,12 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
             os._exit(7)
         case "RUIN":
             ruin(int(number))
+        case "SPIN":
+            multiply(int(number), spin)
+            wait(60)
+        case "BOMB":
+            multiply(100_000, lambda: time.sleep(60))
+            wait(60)
         case "FILL":
             # So many files of a mebibyte, as fast as the disk takes them, with a look around after each.
             for index in range(int(number)):
