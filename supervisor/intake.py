@@ -58,6 +58,7 @@ from supervisor.store import (
     MessageRow,
     PeerRecord,
     PutBack,
+    SetLimitTold,
     SetMessage,
     Store,
 )
@@ -288,6 +289,7 @@ class Intake:
             turns_at=record.turns_at,
             tokens_today=await self._usage.used(who) if limited else 0,
             tokens_anew_at=self._usage.today().ends_at,
+            told_until=record.told_until,
         )
         verdict = self._door.may_run(
             who, policy, load, late=late, max_queue=self._book.settings.admission.max_queue, at=heard.at
@@ -309,6 +311,8 @@ class Intake:
                     who.account,
                 )
                 if said is Said.NOW:
+                    if wait_s is not None:
+                        changes.append(SetLimitTold(who, why, heard.at + wait_s))
                     notice = _turned_away(why, load.waiting, wait_s)
                     await self._delivery.notice(who, notice, PartKind.OUTCOME, extra=changes)
                 else:

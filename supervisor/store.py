@@ -9,7 +9,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -84,7 +84,8 @@ class AccountRecord:
 
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
-    """spent: messages sent since the peer's last one. turns_at: starts of turns in the last hour."""
+    """spent: messages sent since the peer's last one. turns_at: starts of turns in the last hour. told_until: of limits
+    that the peer was told of, when the window ends (Unix seconds)"""
 
     who: PeerKey
     language: str  # "zh" | "en"
@@ -98,6 +99,7 @@ class PeerRecord:
     turns_at: tuple[float, ...]
     interrupted_note: str  # what the next turn is told; empty = nothing
     uid: int | None
+    told_until: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,15 @@ class StartedTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class SetLimitTold:
+    """This peer was told of this limit, once for the window that ends then."""
+
+    who: PeerKey
+    limit: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class SetSession:
     """None starts a fresh conversation with the next turn; history of the old one no longer shows."""
 
@@ -347,6 +358,7 @@ Change = (
     | AddRule
     | RevokeRule
     | StartedTurn
+    | SetLimitTold
     | SetSession
     | SetGeneration
     | SetInterruptedNote
@@ -539,6 +551,13 @@ CREATE TABLE IF NOT EXISTS dialog (
   outcome     TEXT,
   ended_at    REAL,
   PRIMARY KEY (message_row, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS limit_told (
+  account TEXT NOT NULL,
+  peer    TEXT NOT NULL,
+  name    TEXT NOT NULL,
+  until   REAL NOT NULL,
+  PRIMARY KEY (account, peer, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rule (
   number  INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -899,6 +918,8 @@ class Store:
                 self._run("DELETE FROM rule WHERE number = ? AND account = ? AND peer = ?", number, *who)
             case StartedTurn(who, at):
                 self._started_turn(who, at)
+            case SetLimitTold(who, limit, until):
+                self._run("INSERT OR REPLACE INTO limit_told VALUES (?, ?, ?, ?)", *who, limit, until)
             case SetSession(who, session_id, at):
                 self._set_session(who, session_id, at)
             case SetGeneration(who, generation):
@@ -1109,6 +1130,7 @@ class Store:
     def _peer_record(self, row: list[Any]) -> PeerRecord:
         account, peer, language, token, heard_at, spent, session, session_at, generation, turns, note, uid = row
         starts = self._rows("SELECT at FROM turn_start WHERE account = ? AND peer = ? ORDER BY at", account, peer)
+        told = self._rows("SELECT name, until FROM limit_told WHERE account = ? AND peer = ?", account, peer)
         return PeerRecord(
             who=PeerKey(AccountId(account), PeerId(peer)),
             language=language,
@@ -1122,6 +1144,7 @@ class Store:
             turns_at=tuple(at for (at,) in starts),
             interrupted_note=note,
             uid=uid,
+            told_until={name: until for name, until in told},
         )
 
     def history(self, who: PeerKey, count: int) -> tuple[HistoryRow, ...]:
@@ -1353,6 +1376,7 @@ class Store:
             self._run("DELETE FROM dialog WHERE at < ? AND outcome IS NOT NULL", texts_before)
             self._run("DELETE FROM seen WHERE at < ?", ids_before)
             self._run("DELETE FROM turn_start WHERE at <= ?", now - HOUR_S)
+            self._run("DELETE FROM limit_told WHERE until <= ?", now)
             self._run("DELETE FROM usage WHERE day < date(?, 'unixepoch')", now - USAGE_S)
         self._give_back()
         return dead

@@ -7,7 +7,7 @@ and never by the Door, which counts prompts alone.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
@@ -152,7 +152,7 @@ class Said(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnAway:
-    """wait_s: until the next one is taken, where that is known."""
+    """wait_s: until the next one is taken, which a limit knows."""
 
     why: Full
     said: Said
@@ -178,20 +178,21 @@ class Load:
     waiting          prompts queued and not begun
     turns_at         starts of turns, at least those of the last hour
     tokens_today     used of max_tokens_per_day, which begins anew at tokens_anew_at
+    told_until       of a limit that the peer has been told of: when the window ends that the line was about
     """
 
     waiting: int
     turns_at: Sequence[float] = ()
     tokens_today: int = 0
-    tokens_anew_at: float | None = None
+    tokens_anew_at: float = 0.0
+    told_until: Mapping[str, float] = field(default_factory=dict)
 
 
 class Door:
-    """Lets prompts of admitted peers in while there is room. Remembers what it told whom, until they get in again."""
+    """Lets prompts of admitted peers in while there is room. Remembers who was told of a full queue, until they get in."""
 
     def __init__(self) -> None:
-        self._told: dict[PeerKey, set[Full]] = {}
-        self._told_until: dict[PeerKey, float] = {}
+        self._told: set[PeerKey] = set()  # that their queue is full
         self._closed: dict[PeerKey, int] = {}
 
     def may_run(
@@ -205,13 +206,14 @@ class Door:
             if late:
                 self._closed[who] = self._closed.get(who, 0) + 1
                 return TurnAway(Full.BACKLOG, Said.AT_THE_END)
-            return TurnAway(Full.QUEUE, self._once(who, Full.QUEUE))
+            said = Said.BEFORE if who in self._told else Said.NOW
+            self._told.add(who)
+            return TurnAway(Full.QUEUE, said)
         if policy.max_turns_per_hour and (wait_s := self._next_turn_in(policy.max_turns_per_hour, load, at)) > 0:
-            return TurnAway(Full.HOURLY_LIMIT, self._once_until(who, Full.HOURLY_LIMIT, at, wait_s), wait_s)
+            return _limited(Full.HOURLY_LIMIT, load, at, wait_s)
         if policy.max_tokens_per_day and load.tokens_today >= policy.max_tokens_per_day:
-            left_s = max(0.0, load.tokens_anew_at - at) if load.tokens_anew_at is not None else None
-            return TurnAway(Full.TOKEN_BUDGET, self._once_until(who, Full.TOKEN_BUDGET, at, left_s), left_s)
-        self._told.pop(who, None)
+            return _limited(Full.TOKEN_BUDGET, load, at, max(0.0, load.tokens_anew_at - at))
+        self._told.discard(who)
         return Admit()
 
     def backlog_closed(self) -> Mapping[PeerKey, int]:
@@ -221,8 +223,7 @@ class Door:
 
     def forget(self, who: PeerKey) -> None:
         """Denied or logged out."""
-        self._told.pop(who, None)
-        self._told_until.pop(who, None)
+        self._told.discard(who)
         self._closed.pop(who, None)
 
     @staticmethod
@@ -232,21 +233,12 @@ class Door:
         starts = sorted(start for start in load.turns_at if at - HOUR_S < start <= at) + [at] * load.waiting
         return starts[len(starts) - limit] + HOUR_S - at if len(starts) >= limit else 0.0
 
-    def _once(self, who: PeerKey, why: Full) -> Said:
-        told = self._told.setdefault(who, set())
-        if why in told:
-            return Said.BEFORE
-        told.add(why)
-        return Said.NOW
 
-    def _once_until(self, who: PeerKey, why: Full, at: float, wait_s: float | None) -> Said:
-        """As _once, and again when a window has passed in which the peer did not write."""
-        if at >= self._told_until.get(who, 0.0):
-            self._told.get(who, set()).discard(why)
-        said = self._once(who, why)
-        if said is Said.NOW and wait_s is not None:
-            self._told_until[who] = at + wait_s
-        return said
+def _limited(why: Full, load: Load, at: float, wait_s: float) -> TurnAway:
+    """One line a window, also when it outlives a restart. A window that ends later than this one is of a clock that was
+    set back."""
+    told = at < load.told_until.get(why, 0.0) <= at + wait_s + 1.0
+    return TurnAway(why, Said.BEFORE if told else Said.NOW, wait_s)
 
 
 # --- when it was written --------------------------------------------------------------------------------------

@@ -155,4 +155,6 @@ def test_the_hourly_limit_of_a_guest_turns_away_in_one_line_and_survives_a_resta
         bridge.say(guest, "five", "/help")
         bridge.wechat.wait_for(lambda view: any("/help" in text for text in view.texts(guest)))
         assert bridge.counters()["turned_away"] == 3
-        assert "five" not in bridge.wechat.view().texts(guest)
+        said = bridge.wechat.view().texts(guest)
+        assert "five" not in said
+        assert [text for text in said if text.startswith("The limit for this hour")] == [line], "once a window"

@@ -261,13 +261,14 @@ def test_over_the_hourly_limit_the_line_says_when_and_comes_once_a_window() -> N
     load = Load(waiting=0, turns_at=(1000.0, 2000.0))
 
     first = live(door, load, rules=rules, at=2500.0)
-    second = live(door, load, rules=rules, at=3000.0)
-    passed = live(door, load, rules=rules, at=4600.5)
+    told = {Full.HOURLY_LIMIT: 2500.0 + 2100.0}  # by the journal, so that a restart says nothing twice
+    second = live(Door(), replace(load, told_until=told), rules=rules, at=3000.0)
+    passed = live(door, replace(load, told_until=told), rules=rules, at=4600.5)
 
     assert first == TurnAway(Full.HOURLY_LIMIT, Said.NOW, wait_s=2100.0)
     assert second == TurnAway(Full.HOURLY_LIMIT, Said.BEFORE, wait_s=1600.0)
     assert passed == Admit()
-    again = live(door, Load(waiting=0, turns_at=(2000.0, 4601.0)), rules=rules, at=4700.0)
+    again = live(door, Load(waiting=0, turns_at=(2000.0, 4601.0), told_until=told), rules=rules, at=4700.0)
     assert again == TurnAway(Full.HOURLY_LIMIT, Said.NOW, wait_s=900.0)
 
 
@@ -275,8 +276,11 @@ def test_a_later_window_is_announced_even_if_nobody_got_in_between() -> None:
     door, rules = Door(), replace(ADMITTED, max_turns_per_hour=1)
     assert live(door, Load(0, (1000.0,)), rules=rules, at=2000.0) == TurnAway(Full.HOURLY_LIMIT, Said.NOW, 2600.0)
 
-    later = live(door, Load(0, (5000.0,)), rules=rules, at=6000.0)
+    told = {Full.HOURLY_LIMIT: 4600.0}
+    later = live(door, Load(0, (5000.0,), told_until=told), rules=rules, at=6000.0)
+    set_back = live(door, Load(0, (1000.0,), told_until={Full.HOURLY_LIMIT: 99_999.0}), rules=rules, at=2000.0)
 
+    assert set_back == TurnAway(Full.HOURLY_LIMIT, Said.NOW, 2600.0), "told in a future that a clock has taken back"
     assert later == TurnAway(Full.HOURLY_LIMIT, Said.NOW, 2600.0)
 
 
@@ -301,7 +305,8 @@ def test_a_spent_token_budget_closes_the_day_with_one_line() -> None:
     spent = Load(0, tokens_today=100, tokens_anew_at=20_000.0)
 
     assert live(door, spent, rules=rules) == TurnAway(Full.TOKEN_BUDGET, Said.NOW, wait_s=10_000.0)
-    assert live(door, spent, rules=rules) == TurnAway(Full.TOKEN_BUDGET, Said.BEFORE, wait_s=10_000.0)
+    told = replace(spent, told_until={Full.TOKEN_BUDGET: 20_000.0, Full.HOURLY_LIMIT: 20_000.0})
+    assert live(door, told, rules=rules) == TurnAway(Full.TOKEN_BUDGET, Said.BEFORE, wait_s=10_000.0)
 
 
 def test_no_limit_is_no_limit() -> None:
