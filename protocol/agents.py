@@ -18,6 +18,12 @@ TOOLS_BY_ACCESS: dict[Access, frozenset[str]] = {
 }
 
 
+def tools_of(access: Access, sends: bool, narrowed: frozenset[str] | None) -> frozenset[str]:
+    """The tools of one session. sends: it is the operator's own; narrowed: what a list of settings leaves, None = all"""
+    all_of_them = TOOLS_BY_ACCESS[access] | ({"send"} if sends and access is not Access.CHAT else set())
+    return all_of_them if narrowed is None else all_of_them & narrowed
+
+
 # Hosts whose "always" answers the bridge keeps, since it can take them back (settled.md 16).
 RULE_HOSTS = frozenset({"builtin"})
 
@@ -96,6 +102,7 @@ PI_TOOLS: dict[str, tuple[str, ...]] = {
     "todo": ("todo",),
     "ask": ("ask_user_question",),
     "send_file": ("send_file",),
+    "send": ("send",),
     "exit_plan_mode": ("exit_plan_mode",),
     "cancel_plan_mode": ("cancel_plan_mode",),
 }
@@ -106,6 +113,7 @@ OPENCODE_TOOLS: dict[str, tuple[str, ...]] = {
     "bash": ("bash",),
     "todo": ("todowrite", "todoread"),
     "send_file": ("bridge_send_file",),
+    "send": ("bridge_send",),
 }
 
 

@@ -180,6 +180,19 @@ class FileOffered(msgspec.Struct, frozen=True, tag=True):
     caption: str
 
 
+class SendAsked(msgspec.Struct, frozen=True, tag=True):
+    """The `send` tool, which the operator's own session alone has: a text, or the picture in an entry of the outbox folder.
+
+    file_id  the entry, also where there is no picture: under it the answer is laid down
+    call_id  the agent's own name for this call: the same again is not sent again
+    """
+
+    turn_id: TurnId
+    file_id: str
+    call_id: str
+    text: str
+
+
 class UsageSeen(msgspec.Struct, frozen=True, tag=True):
     turn_id: TurnId
     input_tokens: int = 0
@@ -248,6 +261,7 @@ FromWorker = (
     | Asked
     | DialogGone
     | FileOffered
+    | SendAsked
     | UsageSeen
     | Remarked
     | TurnEnded

@@ -50,6 +50,7 @@ class Grant(msgspec.Struct, frozen=True, tag=True):
     gateway_url     empty for a host that talks to no model
     token           this worker's, for the gateway
     proxy_url       the way to the public web, token included; empty without `network`
+    sends           this is the operator's own session: it has the `send` tool
     rules           the peer's "always" answers (DialogOption.rule) that were not taken back; the embedded agent's alone
     """
 
@@ -65,6 +66,7 @@ class Grant(msgspec.Struct, frozen=True, tag=True):
     gateway_url: str = ""
     token: str = ""
     proxy_url: str = ""
+    sends: bool = False
     rules: tuple[str, ...] = ()
 
 
@@ -86,12 +88,13 @@ class AnswerDialog(msgspec.Struct, frozen=True, tag=True):
 
 
 class FileSettled(msgspec.Struct, frozen=True, tag=True):
-    """What became of an offered file. detail: for the agent, one line"""
+    """What became of an offered file, or of a call of `send`. detail: for the agent, one line. state: of a send alone"""
 
     turn_id: TurnId
     file_id: str
     ok: bool
     detail: str
+    state: str = ""
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):

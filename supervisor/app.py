@@ -68,6 +68,7 @@ from supervisor.outgoing import Outgoing, Spool
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
 from supervisor.pool import Pool
+from supervisor.proactive import closed
 from supervisor.probe import Probe
 from supervisor.prompts import Prompts
 from supervisor.router import Router
@@ -300,6 +301,7 @@ class Bridge:
             lambda: pool,
             lambda: self._settings.wechat.max_send_bytes,
             lambda who: has_tool(book.policy(who), "send_file"),
+            lambda who: closed(who, book, delivery, clock),
         )
         dialogs = DialogLoop(
             files=outgoing,

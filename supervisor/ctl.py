@@ -36,6 +36,7 @@ from supervisor.home import Home
 from supervisor.outgoing import Outgoing, is_picture
 from supervisor.peers import PeerBook
 from supervisor.peersfile import PeersFile
+from supervisor.proactive import closed
 from supervisor.scheduler import SchedulerLoop
 from supervisor.status import StatusBoard
 from supervisor.store import EventRecord, ForgetRefused, Journal, RevokeRule, Store
@@ -311,7 +312,8 @@ class Control:
         name = self.accounts.called(who.account)
         if request.text and self._core.turn_of(who) is not None:
             raise Refusal(f"{name}: a turn of its owner runs, whose answer a text would mix with; a picture may go")
-        self._must_be_open(who, name)
+        if why := closed(who, self.book, self.delivery, self.clock):
+            raise Refusal(f"{name}: {why}")
         if request.image:
             fate = await self._send_picture(who, request.image)
         else:
@@ -336,21 +338,6 @@ class Control:
                 raise Refusal(f"which account? {', '.join(candidates)}", code=2)
             case found:
                 return PeerKey(found.account, PeerId(found.account))
-
-    def _must_be_open(self, who: PeerKey, name: str) -> None:
-        """WeChat shows a bot's message only within hours of its person's last one, and a few behind each. raises Refusal"""
-        wechat = self.book.settings.wechat
-        record = self.book.record(who)
-        if record is None or record.last_inbound_at is None:
-            raise Refusal(f"{name}: its owner has not written yet; until then WeChat shows nothing")
-        if self.clock.wall() - record.last_inbound_at >= wechat.reply_window_hours * 3600:
-            raise Refusal(
-                f"{name}: its owner last wrote over {wechat.reply_window_hours:g} hours ago; WeChat shows nothing"
-            )
-        if self.delivery.budget_left(who) == 0:
-            raise Refusal(
-                f"{name}: {wechat.send_budget} messages went out since its owner wrote; they have to write again"
-            )
 
     async def _send_text(self, who: PeerKey, text: str) -> FileFate:
         text = sanitise(text)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from protocol.ids import LeaseKey, PeerKey, SendKey, TurnId
+from protocol.to_supervisor import SendAsked
 from protocol.to_worker import FileSettled
 from supervisor import notices
 from supervisor.channels.base import Upload
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 OUTBOX = "outbox"
 A_FILE = "file"
+BELONGS_IN_THE_ANSWER = "they wait for your answer, which a text would mix with: say it there"
 OFFERS_PER_TURN = 20  # twice what one message of a peer lets us send
 _FILE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -173,6 +175,14 @@ class AnswersWorkers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class _Call:
+    """What `send` was asked for under one name, and what became of it, once that is known."""
+
+    content: str
+    told: asyncio.Future[tuple[bool, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     name: str
     size: int
@@ -180,7 +190,8 @@ class _Seen:
 
 
 class Outgoing:
-    """most_bytes: [wechat] max_send_bytes as it is now. may_send: is `send_file` among this peer's tools?"""
+    """most_bytes: [wechat] max_send_bytes as it is now. may_send: is `send_file` among this peer's tools? closed: why
+    nothing that the peer did not ask for would be shown now, empty where it would"""
 
     def __init__(
         self,
@@ -190,6 +201,7 @@ class Outgoing:
         pool: Callable[[], AnswersWorkers],
         most_bytes: Callable[[], int],
         may_send: Callable[[PeerKey], bool],
+        closed: Callable[[PeerKey], str],
     ) -> None:
         self._home = home
         self._spool = spool
@@ -197,6 +209,8 @@ class Outgoing:
         self._pool = pool
         self._most_bytes = most_bytes
         self._may_send = may_send
+        self._closed = closed
+        self._calls: dict[PeerKey, tuple[TurnId, dict[str, _Call]]] = {}  # of `send`, in each peer's latest turn
         self._seen: dict[PeerKey, tuple[int, list[_Seen]]] = {}  # of each peer's latest turn
 
     async def offered(self, key: LeaseKey, turn_id: TurnId, file_id: str, caption: str) -> None:
@@ -239,6 +253,64 @@ class Outgoing:
         await self._delivery.file(
             who, send_key, name, turn_row=turn, caption=caption, fate=lambda fate: settle(*_TOLD[fate])
         )
+
+    async def asked_to_send(self, key: LeaseKey, asked: SendAsked) -> None:
+        """The operator's own agent: one picture now, apart from its answer, or not at all. The lease let nobody else ask."""
+        who = key.who
+
+        def settle(sent: bool, state: str, error: str) -> None:
+            self._pool().settle(key, FileSettled(asked.turn_id, asked.file_id, sent, error, state))
+
+        send_key = self._delivery.new_key()
+        try:
+            content, name = await asyncio.to_thread(self._wanted, send_key, who, asked)
+        except (OfferRefused, TooLarge, OSError) as error:
+            why = (error.strerror or "it cannot be read") if isinstance(error, OSError) else str(error)
+            self._spool.discard(send_key)
+            settle(False, "refused", why)
+            return
+        calls = self._calls_in(who, asked.turn_id)
+        if (before := calls.get(asked.call_id)) is not None:
+            self._spool.discard(send_key)
+            if before.content != content:
+                settle(False, "refused", "this call was made before, with other content")
+            else:
+                before.told.add_done_callback(lambda told: settle(*told.result()))
+            return
+        call = calls[asked.call_id] = _Call(content, asyncio.get_running_loop().create_future())
+        call.told.add_done_callback(lambda told: settle(*told.result()))
+        why = BELONGS_IN_THE_ANSWER if asked.text else self._closed(who)
+        if why:
+            self._spool.discard(send_key)
+            call.told.set_result((False, "refused", why))
+            return
+        log.info("picture_sent_by_agent peer=%s message=%d account=%s", who.peer, asked.turn_id, who.account)
+        await self._delivery.file(
+            who, send_key, name, fate=lambda fate: call.told.set_result(_SEND_TOLD[fate]), now_or_never=True
+        )
+
+    def _wanted(self, send_key: SendKey, who: PeerKey, asked: SendAsked) -> tuple[str, str]:
+        """What tells this content from any other, and the picture's name; it lies in the spool then. raises OfferRefused,
+        TooLarge, OSError"""
+        if asked.text:
+            return f"text {asked.text}", ""
+        if not _FILE_ID.fullmatch(asked.file_id):
+            raise OfferRefused("no such entry")
+        outbox = self._home.session_dir(*who) / OUTBOX
+        name = self._spool.take(send_key, outbox, asked.file_id, most_bytes=self._most_bytes())
+        path = self._spool.path(send_key)
+        if not is_picture(path, self._most_bytes()):
+            raise OfferRefused(f"{name}: not a picture that phones show (PNG, JPEG, GIF, WebP)")
+        with open(path, "rb") as file:
+            return f"picture {name} {hashlib.file_digest(file, 'sha256').hexdigest()}", name
+
+    def _calls_in(self, who: PeerKey, turn: TurnId) -> dict[str, _Call]:
+        """A call never outlives its turn: whoever died in it has no agent left that waits."""
+        latest, calls = self._calls.get(who, (turn, {}))
+        if latest != turn:
+            calls = {}
+        self._calls[who] = (turn, calls)
+        return calls
 
     async def send_file(self, who: PeerKey, name: str, content: bytes) -> bool:
         """A file of our own making, now or never. False: it was not sent, and the peer was told nothing."""
@@ -287,4 +359,10 @@ _TOLD = {
     FileFate.WAITS: (True, "It goes out as soon as they write again."),
     FileFate.NOT_SENT: (False, "it could not be uploaded; they were told its name"),
     FileFate.DROPPED: (False, "the turn was stopped before it went out"),
+}
+_SEND_TOLD = {
+    FileFate.SENT: (True, "sent", ""),
+    FileFate.WAITS: (False, "failed", "it could not be sent now, and is not kept"),
+    FileFate.NOT_SENT: (False, "failed", "it could not be uploaded"),
+    FileFate.DROPPED: (False, "failed", "it could not be sent now, and is not kept"),
 }

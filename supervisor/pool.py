@@ -32,6 +32,7 @@ from protocol.to_supervisor import (
     PieceMade,
     Ready,
     Remarked,
+    SendAsked,
     SessionOpened,
     ToolUsed,
     ToSupervisor,
@@ -204,7 +205,7 @@ class Pool:
         await self._running.wait()
         if self._tasks is None or self._closing.is_set():
             raise StartFailed("the bridge is stopping")
-        held = _Held(Lease(key, self._limits, now=now), plan, grant, idle_since=now, asked_at=now)
+        held = _Held(Lease(key, self._limits, now=now, sends=grant.sends), plan, grant, idle_since=now, asked_at=now)
         self._held[key] = held
         self._empty.clear()
         try:
@@ -357,7 +358,16 @@ class Pool:
             case TurnEnded():
                 held.idle_since = self._clock.now()
                 self._on_event(Said(key, message))
-            case PieceMade() | ToolUsed() | Asked() | DialogGone() | FileOffered() | UsageSeen() | Remarked():
+            case (
+                PieceMade()
+                | ToolUsed()
+                | Asked()
+                | DialogGone()
+                | FileOffered()
+                | SendAsked()
+                | UsageSeen()
+                | Remarked()
+            ):
                 self._on_event(Said(key, message))
             case _:
                 pass  # a Pulse; the lease has noted it

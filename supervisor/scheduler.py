@@ -20,6 +20,7 @@ from protocol.to_supervisor import (
     FileOffered,
     PieceMade,
     Remarked,
+    SendAsked,
     ToolUsed,
     TurnEnded,
     UsageSeen,
@@ -121,6 +122,8 @@ class TakesFiles(Protocol):
     """Takes what a worker offers (outgoing.py)."""
 
     async def offered(self, key: LeaseKey, turn_id: TurnId, file_id: str, caption: str) -> None: ...
+
+    async def asked_to_send(self, key: LeaseKey, asked: SendAsked) -> None: ...
 
 
 class SchedulerLoop:
@@ -243,7 +246,7 @@ class SchedulerLoop:
     async def _said(
         self,
         key: LeaseKey,
-        message: PieceMade | ToolUsed | Asked | DialogGone | FileOffered | UsageSeen | Remarked | TurnEnded,
+        message: PieceMade | ToolUsed | Asked | DialogGone | FileOffered | SendAsked | UsageSeen | Remarked | TurnEnded,
     ) -> None:
         match message:
             case PieceMade(turn_id, _, text, boundary, keep):
@@ -277,6 +280,9 @@ class SchedulerLoop:
             case FileOffered(turn_id, file_id, caption):
                 if self._files is not None and self._speaks(key, turn_id):
                     await self._files.offered(key, turn_id, file_id, caption)
+            case SendAsked(turn_id):
+                if self._files is not None and self._speaks(key, turn_id):
+                    await self._files.asked_to_send(key, message)
             case UsageSeen():
                 log.debug("%s peer=%s", type(message).__name__, key.peer)
             case _:

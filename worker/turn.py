@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from protocol.agents import tools_of
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import TurnId
@@ -36,6 +37,7 @@ from protocol.to_supervisor import (
 )
 from protocol.to_supervisor import DialogGone as DialogGoneMessage
 from protocol.to_supervisor import FileOffered as FileOfferedMessage
+from protocol.to_supervisor import SendAsked as SendAskedMessage
 from protocol.to_supervisor import TurnEnded as TurnEndedMessage
 from protocol.to_worker import AbortTurn, AnswerDialog, FileSettled, Grant, Leave, RunTurn, ToWorker
 from worker import hosts
@@ -67,6 +69,7 @@ from worker.hosts.base import (
     HostError,
     Opened,
     PlanChanged,
+    SendAsked,
     SessionSpec,
     TextBoundary,
     TextDelta,
@@ -75,7 +78,7 @@ from worker.hosts.base import (
     TurnEnded,
 )
 from worker.hosts.base import UsageSeen as HostUsage
-from worker.workspace import Answer, Outbox
+from worker.workspace import Answer, Offer, Outbox
 
 OUTBOX_LOOK_S = 0.25
 CLOSE_S = 6.0  # a host closes in 5 s; the nanny's kill stands behind it
@@ -236,8 +239,8 @@ class _Service:
             case AnswerDialog(turn_id=turn_id, dialog_id=dialog_id, answer=answer):
                 if running is not None and running.turn_id == turn_id:
                     await self._perform(running.core.step(Answered(dialog_id, answer), self._clock()))
-            case FileSettled(file_id=file_id, ok=ok, detail=detail):
-                self._outbox.settle(file_id, Answer(ok, detail))
+            case FileSettled(file_id=file_id, ok=ok, detail=detail, state=state):
+                self._outbox.settle(file_id, Answer(ok, detail, state))
             case Grant() | Leave():
                 pass  # entry.py has read the only Grant; Leave ends the loop
 
@@ -282,7 +285,7 @@ class _Service:
 
     async def _offer(self, turn_id: TurnId, core: Turn) -> None:
         for offer in self._outbox.look():
-            for step in _translated(turn_id, FileOffered(offer.file_id, offer.caption)):
+            for step in _translated(turn_id, _offered(offer)):
                 if core.state is not TurnState.ENDED:
                     await self._perform(core.step(step, self._clock()))
 
@@ -308,12 +311,14 @@ class _Service:
 
 
 def _tool_servers(grant: Grant) -> tuple[ToolServer, ...]:
-    """`send_file`, where this session has it: a small program beside the agent, with the worker's rights."""
-    if grant.access is Access.CHAT or (grant.tools is not None and "send_file" not in grant.tools):
+    """`send_file` and `send`, where this session has them: a small program beside the agent, with the worker's rights."""
+    narrowed = None if grant.tools is None else frozenset(grant.tools)
+    mine = sorted(tools_of(grant.access, grant.sends, narrowed) & {"send_file", "send"})
+    if not mine:
         return ()
     here = str(Path(__file__).parent.parent)
     program = f"import sys; sys.path.insert(0, {here!r}); from worker.offer import main; main()"
-    return (ToolServer("bridge", sys.executable, ("-I", "-c", program, grant.session_dir, grant.workspace)),)
+    return (ToolServer("bridge", sys.executable, ("-I", "-c", program, *mine, grant.session_dir, grant.workspace)),)
 
 
 def _session_spec(grant: Grant) -> SessionSpec:
@@ -324,6 +329,7 @@ def _session_spec(grant: Grant) -> SessionSpec:
         session_id=grant.session_id,
         access=grant.access,
         agent=grant.agent.host,
+        sends=grant.sends,
         command=grant.agent.command,
         env=tuple(sorted(grant.agent.env.items())),
         model=grant.agent.model,
@@ -338,6 +344,12 @@ def _session_spec(grant: Grant) -> SessionSpec:
         approvals=grant.agent.approvals,
         tool_servers=_tool_servers(grant),
     )
+
+
+def _offered(offer: Offer) -> FileOffered | SendAsked:
+    if offer.send is None:
+        return FileOffered(offer.file_id, offer.caption)
+    return SendAsked(offer.file_id, offer.send.call_id, offer.send.text)
 
 
 def _translated(turn_id: TurnId, event: AgentEvent) -> tuple[TurnEvent, ...]:
@@ -368,6 +380,8 @@ def _translated(turn_id: TurnId, event: AgentEvent) -> tuple[TurnEvent, ...]:
             return (Told(DialogGoneMessage(turn_id, dialog_id)),)
         case FileOffered(file_id, caption):
             return (Told(FileOfferedMessage(turn_id, file_id, _sayable(caption))),)
+        case SendAsked(file_id, call_id, text):
+            return (Told(SendAskedMessage(turn_id, file_id, _line(call_id, NAME_CHARS), _sayable(text))),)
         case HostUsage(tokens_in, tokens_out, used, size):
             return (Told(UsageSeen(turn_id, tokens_in or 0, tokens_out or 0, used or 0, size or 0)),)
         case AgentRemarked(level, text):

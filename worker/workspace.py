@@ -2,8 +2,10 @@
 
 Whoever offers a file copies it, with the worker's own rights, to `outbox/<id>/` in the session folder and renames a small
 `<id>.json` {name, caption} beside it. turn.py looks there while a turn runs, tells the supervisor, and lays `<id>.answer`
-{ok, detail} down when it hears what became of it. The embedded agent's tool, our MCP server (offer.py), Pi's extension
-and blocks in an ACP answer all come through here. Standard library only: offer.py starts in a bare interpreter.
+{ok, detail, state} down when it hears what became of it. The embedded agent's tools, our MCP server (offer.py), Pi's
+extension and blocks in an ACP answer all come through here. A call of `send`, which the operator's own session has, is
+such an entry too: its json holds {send: {call, text}}, and a picture only where there is no text.
+Standard library only: offer.py starts in a bare interpreter.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ import secrets
 import shutil
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,6 +27,7 @@ ANSWER_S = 180.0  # an upload has three tries of a minute
 LOOK_S = 0.1
 NAME_BYTES = 200
 NOTE_BYTES = 64 * 1024  # of an <id>.json
+SEND_CHARS, SEND_PATH_CHARS = 4000, 4096  # behaviour.md 3, "Proactive send"
 OFFERS = 100  # seen at one look; more wait for the next
 NOBODY_SAID = "nobody said whether the file was sent"
 _FILE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -35,22 +39,38 @@ class NoFile(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """What `send` is asked for beside the picture. call_id: the agent's own name for this call"""
+
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
+    """send: None where a file is to go out with the answer."""
+
     file_id: str
     caption: str
+    send: Send | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """detail: for the agent, one line; may be empty"""
+    """detail: for the agent, one line; may be empty. state: of a send"""
 
     ok: bool
     detail: str
+    state: str = ""
 
     def in_words(self) -> str:
         if self.ok:
             return self.detail or "The file was sent."
         return f"The file was not sent: {self.detail}"
+
+    def as_result(self) -> str:
+        """What `send` gives back, as JSON: sent, state ("sent", "refused", "failed", "unknown"), error."""
+        return json.dumps({"sent": self.ok, "state": self.state or "refused", "error": self.detail or None})
 
 
 class Outbox:
@@ -64,7 +84,7 @@ class Outbox:
         """Before the session opens: whoever offered what lies here is gone, and so is the turn that it belonged to."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def lay(self, path: Path, caption: str = "") -> str:
+    def lay(self, path: Path, caption: str = "", *, send: Send | None = None) -> str:
         """Offer a copy of this file; the id under which its answer will come. raises NoFile"""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -78,7 +98,7 @@ class Outbox:
                 file_id, copy = self._place(path.name)
                 with open(copy, "xb") as target:
                     shutil.copyfileobj(source, target)
-                self._announce(file_id, path.name, caption)
+                self._announce(file_id, path.name, caption, send)
             except OSError as error:
                 raise NoFile(f"{path.name}: {error.strerror or 'cannot be copied'}") from None
         return file_id
@@ -91,6 +111,16 @@ class Outbox:
             self._announce(file_id, name, caption)
         except OSError as error:
             raise NoFile(f"{name}: {error.strerror or 'cannot be written'}") from None
+        return file_id
+
+    def lay_text(self, send: Send) -> str:
+        """A call of `send` without a picture. raises NoFile"""
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            file_id = secrets.token_hex(8)
+            self._announce(file_id, "", "", send)
+        except OSError as error:
+            raise NoFile(error.strerror or "the outbox cannot be written") from None
         return file_id
 
     def look(self) -> tuple[Offer, ...]:
@@ -108,7 +138,7 @@ class Outbox:
         for file_id in sorted(new)[:OFFERS]:
             self._seen.add(file_id)
             if _FILE_ID.fullmatch(file_id):
-                offers.append(Offer(file_id, self._caption(file_id)))
+                offers.append(self._offer(file_id))
         return tuple(offers)
 
     def settle(self, file_id: str, answer: Answer) -> None:
@@ -118,7 +148,9 @@ class Outbox:
         with contextlib.suppress(OSError):
             (self.folder / f"{file_id}.json").unlink(missing_ok=True)
             unfinished = self.folder / f"{file_id}.answer.part"
-            unfinished.write_text(json.dumps({"ok": answer.ok, "detail": answer.detail}), encoding="utf-8")
+            unfinished.write_text(
+                json.dumps({"ok": answer.ok, "detail": answer.detail, "state": answer.state}), encoding="utf-8"
+            )
             unfinished.rename(self.folder / f"{file_id}.answer")
             self._seen.discard(file_id)
 
@@ -128,7 +160,7 @@ class Outbox:
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
             path.unlink(missing_ok=True)
-            return Answer(bool(told["ok"]), str(told["detail"]))
+            return Answer(bool(told["ok"]), str(told["detail"]), str(told.get("state", "")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError):
@@ -147,31 +179,70 @@ class Outbox:
             plain = cut.decode("utf-8", "ignore") + keeps
         return file_id, folder / (plain if plain not in (".", "..") else "file")
 
-    def _announce(self, file_id: str, name: str, caption: str) -> None:
+    def _announce(self, file_id: str, name: str, caption: str, send: Send | None = None) -> None:
+        note: dict[str, object] = {"name": name, "caption": caption}
+        if send is not None:
+            note["send"] = {"call": send.call_id, "text": send.text}
         unfinished = self.folder / f"{file_id}.part"
-        unfinished.write_text(json.dumps({"name": name, "caption": caption}), encoding="utf-8")
+        unfinished.write_text(json.dumps(note), encoding="utf-8")
         unfinished.rename(self.folder / f"{file_id}.json")
 
-    def _caption(self, file_id: str) -> str:
+    def _offer(self, file_id: str) -> Offer:
         try:
             with open(self.folder / f"{file_id}.json", "rb") as file:
                 note = json.loads(file.read(NOTE_BYTES))
         except (OSError, ValueError):
-            return ""
-        caption = note.get("caption") if isinstance(note, dict) else None
-        return caption if isinstance(caption, str) else ""
+            return Offer(file_id, "")
+        note = note if isinstance(note, dict) else {}
+        send = note.get("send")
+        wanted = Send(_text(send.get("call")), _text(send.get("text"))) if isinstance(send, dict) else None
+        return Offer(file_id, _text(note.get("caption")), wanted)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 async def send_file(outbox: Outbox, path: Path, caption: str = "", *, answer_s: float = ANSWER_S) -> Answer:
     """The embedded agent's tool: offer, and wait for what becomes of it. path: absolute"""
+    return await _offered(outbox, lambda: outbox.lay(path, caption), answer_s)
+
+
+async def send(
+    outbox: Outbox, folder: Path, call_id: str, text: str, image: str, *, answer_s: float = ANSWER_S
+) -> Answer:
+    """The embedded agent's `send`. image: a path, relative to this folder where it is not absolute"""
+    if (why := unsendable(text, image)) is not None:
+        return why
+    return await _offered(outbox, lambda: lay_send(outbox, folder, call_id, text, image), answer_s)
+
+
+def unsendable(text: str, image: str) -> Answer | None:
+    """Why `send` cannot even be asked for that; None: it can."""
+    if bool(text) == bool(image):
+        return Answer(False, "either `text` or `image`, not both and not neither", "refused")
+    if len(text) > SEND_CHARS or len(image) > SEND_PATH_CHARS:
+        return Answer(
+            False, f"`text` has at most {SEND_CHARS} characters, the path at most {SEND_PATH_CHARS}", "refused"
+        )
+    return None
+
+
+def lay_send(outbox: Outbox, folder: Path, call_id: str, text: str, image: str) -> str:
+    """raises NoFile"""
+    wanted = Send(call_id, text)
+    return outbox.lay(folder / image, send=wanted) if image else outbox.lay_text(wanted)
+
+
+async def _offered(outbox: Outbox, lay: Callable[[], str], answer_s: float) -> Answer:
     try:
-        file_id = await asyncio.to_thread(outbox.lay, path, caption)
+        file_id = await asyncio.to_thread(lay)
     except NoFile as error:
-        return Answer(False, str(error))
+        return Answer(False, str(error), "refused")
     end = time.monotonic() + answer_s
     while (answer := outbox.answer(file_id)) is None:
         if time.monotonic() > end:
-            return Answer(False, NOBODY_SAID)
+            return Answer(False, NOBODY_SAID, "unknown")
         await asyncio.sleep(LOOK_S)
     return answer
 

@@ -23,6 +23,7 @@ from protocol.to_supervisor import (
     Pulse,
     Ready,
     Remarked,
+    SendAsked,
     SessionOpened,
     ToolUsed,
     ToSupervisor,
@@ -43,7 +44,7 @@ class LeaseState(StrEnum):
 
 _ALWAYS: frozenset[type[ToSupervisor]] = frozenset({Leaving, WorkerExited, FormBroken, LimitPassed})
 _TURN: frozenset[type[ToSupervisor]] = frozenset(
-    {Pulse, PieceMade, ToolUsed, Asked, DialogGone, FileOffered, UsageSeen, Remarked, TurnEnded}
+    {Pulse, PieceMade, ToolUsed, Asked, DialogGone, FileOffered, SendAsked, UsageSeen, Remarked, TurnEnded}
 )
 
 MAY_SAY: Mapping[LeaseState, frozenset[type[ToSupervisor]]] = {
@@ -104,7 +105,7 @@ class Said:
     """A word of the running turn that its lease allowed."""
 
     key: LeaseKey
-    message: PieceMade | ToolUsed | Asked | DialogGone | FileOffered | UsageSeen | Remarked | TurnEnded
+    message: PieceMade | ToolUsed | Asked | DialogGone | FileOffered | SendAsked | UsageSeen | Remarked | TurnEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +138,15 @@ class Limits:
 
 
 class Lease:
-    """Knows no clock and no process. `now` is monotonic seconds."""
+    """Knows no clock and no process. `now` is monotonic seconds. sends: its session has the `send` tool"""
 
-    def __init__(self, key: LeaseKey, limits: Limits, *, now: float) -> None:
+    def __init__(self, key: LeaseKey, limits: Limits, *, now: float, sends: bool = False) -> None:
         self.key = key
         self.state = LeaseState.STARTING
         self.turn: TurnId | None = None
         self.reason = ""  # of the last BROKEN
         self._limits = limits
+        self._sends = sends
         self._since = now
         self._heard = now
         self._pieces = 0
@@ -180,6 +182,11 @@ class Lease:
             case Asked(turn_id=turn) | DialogGone(turn_id=turn) | ToolUsed(turn_id=turn) | FileOffered(turn_id=turn):
                 if turn != self.turn:
                     return self._break(f"{type(message).__name__} of another turn")
+            case SendAsked(turn_id=turn):
+                if not self._sends:
+                    return self._break("a send from a session without that tool")
+                if turn != self.turn:
+                    return self._break("a send of another turn")
             case UsageSeen(turn_id=turn):
                 if turn != self.turn:
                     return self._break("usage of another turn")

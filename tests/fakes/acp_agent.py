@@ -391,6 +391,8 @@ def carry_out(session: str, line: str, blocks: list[dict]) -> str | None:
         case "SEND":  # SEND path caption: by the first MCP server's tool
             path, _, caption = rest.partition(" ")
             say(session, called("send_file", {"path": path, "caption": caption}))
+        case "SENDNOW":  # SENDNOW {"text" or "image": ...}: by the same server's other tool, if it has one
+            say(session, called("send", json.loads(rest)))
         case "PICTURE":  # an image block in the answer
             update(
                 session,
@@ -439,7 +441,7 @@ def called(tool: str, arguments: dict) -> str:
             program.stdin.flush()
             replies.append(json.loads(program.stdout.readline()))
         program.stdin.close()
-    return replies[-1]["result"]["content"][0]["text"]
+    return replies[-1]["result"]["content"][0]["text"] if "result" in replies[-1] else "no such tool"
 
 
 SERVERS: list[dict] = []

@@ -74,6 +74,23 @@ def test_the_operator_sends_a_text_or_a_picture_and_is_told_why_not(stage: Stage
     assert "sent" in ctl("send", "--image", str(picture)).stdout
 
 
+def test_the_operators_own_agent_sends_a_picture_now_and_nobody_elses_has_that_tool(stage: Stages) -> None:
+    bridge = stage(agent=FAKE_AGENT, guests=1, settings='[guests]\naccess = "workspace"\n').begin()
+    me, (guest,) = bridge.me, bridge.guests
+    picture = base64.b64encode(PNG).decode()
+
+    bridge.say(me, f'WRITE p.png {picture}\nSENDNOW {{"image": "p.png"}}\nSENDNOW {{"text": "hello"}}\nSAY done')
+    heard = bridge.wechat.wait_for(lambda view: any("done" in text for text in view.texts(me))).bubbles(me)
+    bridge.say(guest, f'WRITE p.png {picture}\nSENDNOW {{"image": "p.png"}}')
+    (told,) = bridge.answers(guest, 1)
+
+    assert [bridge.wechat.media(one) for one in heard if one.kind == "image"] == [PNG]
+    said = "".join(one.text for one in heard)
+    assert '"sent": true, "state": "sent", "error": null' in said
+    assert '"sent": false, "state": "refused", "error": "they wait for your answer' in said
+    assert told == "no such tool"
+
+
 def test_twenty_megabytes_in_and_out_hold_the_supervisors_memory(stage: Stages) -> None:
     bridge = stage(agent=FAKE_AGENT).begin()
     me, data = bridge.me, os.urandom(20 * 1024 * 1024)

@@ -10,6 +10,7 @@ from tests.fakes.model import FakeModel
 from tests.fakes.stage import Stage
 
 Stages = Callable[..., Stage]
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(200)
 QUIET = "[timers]\nack_s = 600\nack_again_s = 1200\nstop_hint_s = 600\n"
 
 
@@ -73,6 +74,14 @@ def test_a_file_that_it_made_arrives_on_the_phone_behind_its_caption(stage: Stag
         assert bridge.wechat.media(file) == b"all is well"
         bridge.hears(bridge.me, "RESULT: The file was sent.")
         assert "here it is" in bridge.wechat.view().texts(bridge.me)
+
+        picture = bridge.workspace(bridge.me) / "p.png"
+        picture.write_bytes(PNG)
+        picture.chmod(0o644)
+        bridge.say(bridge.me, call("send", image="p.png"))
+        bridge.hears(bridge.me, 'RESULT: {"sent": true, "state": "sent", "error": null}')
+        (sent,) = [one for one in bridge.wechat.bubbles(bridge.me) if one.kind == "image"]
+        assert bridge.wechat.media(sent) == PNG
 
 
 def test_an_always_is_kept_listed_and_taken_back(stage: Stages, model: FakeModel) -> None:

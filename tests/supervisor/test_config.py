@@ -418,7 +418,7 @@ def test_known_tools_and_those_of_mcp_servers_are_taken(home: Home) -> None:
     assert settings.peers["alice"].tools == ("read", "mcp:files")
 
 
-@pytest.mark.parametrize("tool", ["send", "mcp:files", "grep"])
+@pytest.mark.parametrize("tool", ["oven", "mcp:files", "grep"])
 def test_a_host_with_a_closed_list_of_tools_takes_no_other_name(home: Home, tool: str) -> None:
     pi = '[agent]\nhost = "pi"\ncommand = ["pi"]\n'
 

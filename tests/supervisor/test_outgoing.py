@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protocol.ids import AccountId, Generation, LeaseKey, MessageId, PeerId, PeerKey, ReplyToken, SendKey, TurnId
-from protocol.to_supervisor import Boundary
+from protocol.to_supervisor import Boundary, SendAsked
 from protocol.to_worker import FileSettled
 from supervisor import notices
 from supervisor.channels.base import Batch, RawMessage
@@ -17,12 +17,12 @@ from supervisor.config import WeChat
 from supervisor.core.states import MessageState
 from supervisor.delivery import Delivery, FileFate
 from supervisor.home import Home
-from supervisor.outgoing import OFFERS_PER_TURN, Outgoing, Spool
+from supervisor.outgoing import BELONGS_IN_THE_ANSWER, OFFERS_PER_TURN, Outgoing, Spool
 from supervisor.store import Heard, Journal, SetMessage, Store
 from tests.fakes.channel import Phone
 from tests.fakes.clock import FakeClock
 from tests.fakes.workers import until
-from worker.workspace import Outbox
+from worker.workspace import Outbox, Send
 
 pytestmark = pytest.mark.anyio
 ACCOUNT = AccountId("owner@im.wechat")
@@ -47,6 +47,7 @@ class Desk:
         self.clock = FakeClock()
         self.settled: list[FileSettled] = []
         self.may_send = True
+        self.closed = ""
         session = self.home.session_dir(*ALICE)
         session.mkdir(exist_ok=True)
         self.outbox = Outbox(session)
@@ -77,7 +78,13 @@ class Desk:
                 )
                 self.delivery.restore(await self.journal.do(Store.open_parts), await self.journal.do(Store.peers))
                 self.outgoing = Outgoing(
-                    self.home, spool, self.delivery, lambda: self, lambda: MOST, lambda who: self.may_send
+                    self.home,
+                    spool,
+                    self.delivery,
+                    lambda: self,
+                    lambda: MOST,
+                    lambda who: self.may_send,
+                    lambda who: self.closed,
                 )
                 yield self
                 raise _Killed
@@ -98,6 +105,19 @@ class Desk:
 
     async def offers(self, file_id: str, caption: str = "") -> None:
         await self.outgoing.offered(KEY, TurnId(str(self.row)), file_id, caption)
+
+    async def asks(self, call_id: str, *, text: str = "", picture: bytes = b"", name: str = "p.png") -> FileSettled:
+        """The answer to a call of `send`."""
+        before, send = len(self.settled), Send(call_id, text)
+        if picture:
+            source = self.home.path / name
+            source.write_bytes(picture)
+            file_id = self.outbox.lay(source, send=send)
+        else:
+            file_id = self.outbox.lay_text(send)
+        await self.outgoing.asked_to_send(KEY, SendAsked(TurnId(str(self.row)), file_id, call_id, text))
+        await until(lambda: len(self.settled) > before)
+        return self.settled[-1]
 
     async def ends(self) -> None:
         state = SetMessage(self.row, MessageState.ANSWERED, self.clock.wall())
@@ -309,6 +329,37 @@ async def test_a_killed_supervisor_sends_a_waiting_file_once_after_its_restart(t
         assert desk.shown == ["<file a.txt: 5>"]
         assert not desk.spooled()
     assert len({key for _, _, key in desk.phone.calls}) == 1
+
+
+async def test_the_operators_agent_sends_a_picture_at_once_or_hears_why_not(desk: Desk) -> None:
+    sent = await desk.asks("1", picture=PNG)
+    text = await desk.asks("2", text="hello")
+    page = await desk.asks("3", picture=b"<html>", name="page.html")
+    desk.closed = "they have to write again"
+    late = await desk.asks("4", picture=PNG)
+    desk.closed, desk.phone.uploads_fail = "", True
+    failed = await desk.asks("5", picture=PNG)
+
+    assert (sent.ok, sent.state, sent.detail) == (True, "sent", "")
+    assert (text.ok, text.state, text.detail) == (False, "refused", BELONGS_IN_THE_ANSWER)
+    assert (page.ok, page.state) == (False, "refused") and page.detail.startswith("page.html: not a picture")
+    assert (late.ok, late.state, late.detail) == (False, "refused", "they have to write again")
+    assert (failed.ok, failed.state) == (False, "failed")
+    assert desk.shown == [f"<picture p.png: {len(PNG)}>"]
+    await until(lambda: not desk.spooled())
+
+
+async def test_the_same_call_of_send_sends_nothing_twice(desk: Desk) -> None:
+    first = await desk.asks("same", picture=PNG)
+    again = await desk.asks("same", picture=PNG)
+    other = await desk.asks("same", picture=PNG + b"x")
+
+    assert (again.ok, again.state, again.detail) == (first.ok, first.state, first.detail) == (True, "sent", "")
+    assert (other.ok, other.state) == (False, "refused")
+    assert len(desk.shown) == 1
+    await desk.ends()
+    await desk.writes()
+    assert (await desk.asks("same", picture=PNG + b"x")).ok, "another turn's calls are others"
 
 
 async def test_a_plan_goes_now_or_never(desk: Desk) -> None:

@@ -14,10 +14,10 @@ from worker.offer import serve
 from worker.workspace import Outbox
 
 
-def spoken(tmp_path: Path, *requests: Any) -> list[Any]:
+def spoken(tmp_path: Path, *requests: Any, tools: tuple[str, ...] = ("send_file",)) -> list[Any]:
     lines = b"".join((r if isinstance(r, bytes) else json.dumps(r).encode()) + b"\n" for r in requests)
     replies = io.BytesIO()
-    serve(Outbox(tmp_path / "session"), tmp_path, io.BytesIO(lines), replies, answer_s=0)
+    serve(Outbox(tmp_path / "session"), tmp_path, io.BytesIO(lines), replies, tools=tools, answer_s=0)
     return [json.loads(line) for line in replies.getvalue().splitlines()]
 
 
@@ -41,6 +41,29 @@ def test_a_call_that_makes_no_sense_is_a_failed_one(tmp_path: Path, arguments: A
     (reply,) = spoken(tmp_path, call(1, "tools/call", name="send_file", arguments=arguments))
 
     assert reply["result"]["isError"]
+
+
+def test_send_is_there_for_the_session_that_has_it_and_takes_a_text_or_a_picture(tmp_path: Path) -> None:
+    (tmp_path / "p.png").write_bytes(b"png")
+    asked = [{}, {"text": "x", "image": "p.png"}, {"text": "x" * 4001}, {"image": "p" * 4097}, {"text": 3}]
+    calls = [call(number, "tools/call", name="send", arguments=one) for number, one in enumerate(asked)]
+
+    listed, *refused, lain = spoken(
+        tmp_path,
+        call(9, "tools/list"),
+        *calls,
+        call(10, "tools/call", name="send", arguments={"image": "p.png"}),
+        tools=("send",),
+    )
+    (without,) = spoken(tmp_path, call(1, "tools/call", name="send", arguments={"text": "x"}))
+
+    assert [tool["name"] for tool in listed["result"]["tools"]] == ["send"]
+    told = [json.loads(one["result"]["content"][0]["text"]) for one in refused]
+    assert [(one["sent"], one["state"], bool(one["error"])) for one in told] == [(False, "refused", True)] * 5
+    assert json.loads(lain["result"]["content"][0]["text"])["state"] == "unknown", "nobody answers here"
+    (offer,) = Outbox(tmp_path / "session").look()
+    assert offer.send is not None and offer.send.text == ""
+    assert without["error"]["code"] == -32601
 
 
 def test_noise_and_unknown_words_end_nothing(tmp_path: Path) -> None:

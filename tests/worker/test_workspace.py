@@ -98,7 +98,7 @@ async def test_the_tool_waits_for_its_answer(outbox: Outbox, tmp_path: Path) -> 
     assert (await send_file(outbox, tmp_path / "gone")).in_words() == (
         "The file was not sent: gone: No such file or directory"
     )
-    assert await send_file(outbox, tmp_path / "a", answer_s=0) == Answer(False, NOBODY_SAID)
+    assert await send_file(outbox, tmp_path / "a", answer_s=0) == Answer(False, NOBODY_SAID, "unknown")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from protocol.to_supervisor import (
     FromWorker,
     PieceMade,
     Remarked,
+    SendAsked,
     ToolUsed,
     TurnEnded,
     TurnOutcome,
@@ -59,7 +60,7 @@ class Paused:
 class Told:
     """The host has something for the supervisor that needs no decision but whether it still counts."""
 
-    message: ToolUsed | Asked | DialogGone | FileOffered | UsageSeen | Remarked
+    message: ToolUsed | Asked | DialogGone | FileOffered | SendAsked | UsageSeen | Remarked
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class Turn:
         return tuple(sent)
 
     def _tell(
-        self, message: ToolUsed | Asked | DialogGone | FileOffered | UsageSeen | Remarked
+        self, message: ToolUsed | Asked | DialogGone | FileOffered | SendAsked | UsageSeen | Remarked
     ) -> tuple[TurnEffect, ...]:
         if isinstance(message, Asked) and self.state is TurnState.CANCELLING:
             return (AnswerHost(message.dialog_id, Dismissed()),)
@@ -192,7 +193,7 @@ class Turn:
                 if dialog_id not in self._dialogs:
                     return ()
                 self._settle(dialog_id)
-            case FileOffered():
+            case FileOffered() | SendAsked():
                 pass
             case unknown:
                 assert_never(unknown)

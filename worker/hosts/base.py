@@ -76,6 +76,7 @@ class SessionSpec:
     stop_grace_s  how long an aborted turn may take before its program is ended
     gateway_url   where models are; token is the only key that works there. proxy_url: the public web
     agent         as settings name it: of those that a host can drive, the one it is to know the ways of
+    sends         the session has the `send` tool, as far as tools leaves it
     tool_servers  for agents that take their tools from elsewhere
     rules         "always" answers that stand (DialogOption.rule); the embedded agent's alone
     """
@@ -98,6 +99,7 @@ class SessionSpec:
     approvals: Approvals = Approvals.ASK
     tool_servers: tuple[ToolServer, ...] = ()
     agent: str = ""
+    sends: bool = False
 
 
 def gateway_environment(spec: SessionSpec) -> dict[str, str]:
@@ -225,6 +227,15 @@ class FileOffered:
 
 
 @dataclass(frozen=True, slots=True)
+class SendAsked:
+    """A call of `send`: a text, or the picture in this entry of the outbox folder."""
+
+    file_id: str
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class UsageSeen:
     """Whatever is known; None is unknown."""
 
@@ -256,6 +267,7 @@ AgentEvent = (
     | DialogAsked
     | DialogGone
     | FileOffered
+    | SendAsked
     | UsageSeen
     | AgentRemarked
     | TurnEnded

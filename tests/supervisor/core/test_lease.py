@@ -25,6 +25,7 @@ from protocol.to_supervisor import (
     Pulse,
     Ready,
     Remarked,
+    SendAsked,
     SessionOpened,
     ToolUsed,
     ToSupervisor,
@@ -51,6 +52,7 @@ def words_of(turn: TurnId) -> list[ToSupervisor]:
         Asked(turn, DialogId("d"), DialogKind.CONFIRM, DialogPurpose.QUESTION, "t", "b"),
         DialogGone(turn, DialogId("d")),
         FileOffered(turn, "f", ""),
+        SendAsked(turn, "f", "c", ""),
         UsageSeen(turn),
         TurnEnded(turn, TurnOutcome.COMPLETED),
     ]
@@ -71,7 +73,7 @@ EVERYTHING: list[ToSupervisor] = [
 
 def lease_in(state: LeaseState, *, now: float = 0.0) -> Lease:
     """A lease that came to this state in the way that leads there."""
-    lease = Lease(KEY, LIMITS, now=now)
+    lease = Lease(KEY, LIMITS, now=now, sends=True)
     if state is LeaseState.STARTING:
         return lease
     lease.hear(READY, now=now)
@@ -86,6 +88,16 @@ def lease_in(state: LeaseState, *, now: float = 0.0) -> Lease:
         lease.end()
     assert lease.state is state
     return lease
+
+
+def test_a_send_breaks_the_lease_of_a_session_that_has_no_such_tool() -> None:
+    lease = Lease(KEY, LIMITS, now=0.0)
+    lease.hear(READY, now=0.0)
+    lease.hear(OPENED, now=0.0)
+    lease.begin(TURN, now=0.0)
+
+    assert lease.hear(SendAsked(TURN, "f", "c", "hello"), now=1.0) is Word.BROKEN
+    assert "without that tool" in lease.reason
 
 
 @pytest.mark.parametrize("state", [state for state in LeaseState if state is not LeaseState.GONE])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from protocol.agents import HOSTS, OPENCODE_TOOLS, TOOLS_BY_ACCESS, Approvals
+from protocol.agents import HOSTS, OPENCODE_TOOLS, Approvals, tools_of
 from protocol.content import Access
 from protocol.errors import FailureKind
 from worker.hosts.base import HostError, SessionSpec
@@ -174,7 +174,7 @@ def opencode_permissions(spec: SessionSpec) -> dict[str, str]:
     asks = "allow" if spec.approvals is Approvals.ALLOW else "ask"
     if spec.tools is None:
         return {"bash": asks, "edit": asks, "webfetch": asks, "external_directory": asks}
-    allowed = TOOLS_BY_ACCESS[spec.access] & spec.tools
+    allowed = tools_of(spec.access, spec.sends, spec.tools)
     names = [name for tool, names in OPENCODE_TOOLS.items() if tool in allowed for name in names]
     return {"*": "deny"} | {name: asks if name == "bash" else "allow" for name in names}
 

@@ -40,7 +40,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResultEvent
 from pydantic_ai.usage import UsageLimits
 
-from protocol.agents import TOOLS_BY_ACCESS, Thinking
+from protocol.agents import Thinking, tools_of
 from protocol.content import Prompt
 from protocol.errors import FailureKind
 from protocol.ids import DialogId, SessionId
@@ -131,8 +131,7 @@ class BuiltinSession:
             model_settings=cast(Any, settings or None),
         )
         self._tools = Toolbox(spec, self)
-        allowed = TOOLS_BY_ACCESS[spec.access]
-        self._names = allowed if spec.tools is None else allowed & spec.tools
+        self._names = tools_of(spec.access, spec.sends, spec.tools)
         try:
             return await asyncio.to_thread(self._open_history, spec)
         except OSError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from pydantic import BaseModel
+from pydantic_ai import RunContext
 from pydantic_ai.toolsets import FunctionToolset
 
 from protocol.to_supervisor import PLAN_GO, PLAN_KEEP, DialogKind, DialogOption, DialogPurpose
@@ -23,7 +24,7 @@ from worker.hosts.base import SessionSpec, gateway_environment
 from worker.hosts.builtin import approvals
 from worker.hosts.builtin.approvals import Request
 from worker.hosts.program import PATH
-from worker.workspace import Outbox, send_file
+from worker.workspace import Outbox, send, send_file
 
 READ_CHARS = 60_000
 READ_LINES = 2000
@@ -85,6 +86,8 @@ class Toolbox:
         for name, function in tools.items():
             if name in names:
                 made.add_function(function, takes_ctx=False, name=name, sequential=True)
+        if "send" in names:
+            made.add_function(self.send, takes_ctx=True, name="send", sequential=True)
         return made
 
     # --- files ----------------------------------------------------------------------------------------------------
@@ -230,6 +233,12 @@ class Toolbox:
     async def send_file(self, path: str, caption: str = "") -> str:
         """Send a file to the user's phone, pictures as pictures. `caption` is the line that comes with it."""
         return (await send_file(self._outbox, self._path(path), caption)).in_words()
+
+    async def send(self, ctx: RunContext[None], text: str = "", image: str = "") -> str:
+        """Send your operator one picture now, apart from your answer. Text is refused while they wait for the answer: it
+        belongs there. Gives back sent, state and error."""
+        answer = await send(self._outbox, self._spec.workspace, ctx.tool_call_id or "", text, image)
+        return answer.as_result()
 
     async def exit_plan_mode(self, plan: str) -> str:
         """Show the user a plan (Markdown) and ask whether to carry it out. Nothing of it may be done before they agree."""

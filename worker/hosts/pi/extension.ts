@@ -26,11 +26,35 @@ function said(text: string, isError = false) {
   return { content: [{ type: "text" as const, text }], details: undefined, isError };
 }
 
+function sent(ok: boolean, state: string, error: string) {
+  return said(JSON.stringify({ sent: ok, state: state || "refused", error: error || null }), !ok);
+}
+
 export default function (pi: ExtensionAPI) {
   const ask = new Set((process.env.BRIDGE_ASK ?? "").split(",").filter(Boolean));
   const outbox = process.env.BRIDGE_OUTBOX ?? "";
   let notes: string[] = [];
   let planning = false;
+
+  /** Lay a copy of this file, or a word without one, into the outbox, and wait for what becomes of it. */
+  async function offered(source: string | undefined, note: object, signal: AbortSignal | undefined, update: any) {
+    const id = randomUUID();
+    const name = source ? basename(source) : "";
+    await mkdir(source ? join(outbox, id) : outbox, { recursive: true, mode: 0o700 });
+    if (source) await copyFile(source, join(outbox, id, name));
+    await writeFile(join(outbox, `${id}.part`), JSON.stringify({ name, caption: "", ...note }), { mode: 0o600 });
+    await rename(join(outbox, `${id}.part`), join(outbox, `${id}.json`));
+    update?.(said("It is on its way.")); // the other side looks into the folder now
+    const answer = join(outbox, `${id}.answer`);
+    for (let waited = 0; waited < SEND_MS; waited += LOOK_MS) {
+      await sleep(LOOK_MS, undefined, { signal });
+      const text = await readFile(answer, "utf8").catch(() => undefined);
+      if (text === undefined) continue;
+      await rm(answer, { force: true });
+      return JSON.parse(text) as { ok: boolean; detail: string; state: string };
+    }
+    return undefined;
+  }
 
   function plan(mode: boolean) {
     if (planning !== mode) {
@@ -135,24 +159,31 @@ export default function (pi: ExtensionAPI) {
     async execute(_id: string, input: any, signal: AbortSignal | undefined, update: any, ctx: ExtensionContext) {
       const source = resolve(ctx.cwd, input.path);
       if (!(await stat(source)).isFile()) return said("That is no file.", true);
-      const id = randomUUID();
-      const folder = join(outbox, id);
-      await mkdir(folder, { recursive: true, mode: 0o700 });
-      await copyFile(source, join(folder, basename(source)));
-      const offer = JSON.stringify({ name: basename(source), caption: input.caption ?? "" });
-      await writeFile(join(outbox, `${id}.part`), offer, { mode: 0o600 });
-      await rename(join(outbox, `${id}.part`), join(outbox, `${id}.json`));
-      update?.(said("The file is on its way.")); // the other side looks into the folder now
-      const answer = join(outbox, `${id}.answer`);
-      for (let waited = 0; waited < SEND_MS; waited += LOOK_MS) {
-        await sleep(LOOK_MS, undefined, { signal });
-        const text = await readFile(answer, "utf8").catch(() => undefined);
-        if (text === undefined) continue;
-        await rm(answer, { force: true });
-        const { ok, detail } = JSON.parse(text) as { ok: boolean; detail: string };
-        return said(ok ? "The file was sent." : `The file was not sent: ${detail}`, !ok);
-      }
+      const answer = await offered(source, { caption: input.caption ?? "" }, signal, update);
+      if (answer) return said(answer.ok ? "The file was sent." : `The file was not sent: ${answer.detail}`, !answer.ok);
       return said("Nobody said whether the file was sent.", true);
+    },
+  });
+
+  pi.registerTool({
+    name: "send",
+    label: "Send",
+    description:
+      "Send your operator one picture now, apart from your answer. Text is refused while they wait for the answer: it " +
+      "belongs there. Gives back {sent, state, error}.",
+    parameters: {
+      type: "object",
+      properties: { text: { type: "string" }, image: { type: "string" } },
+    },
+    async execute(call: string, input: any, signal: AbortSignal | undefined, update: any, ctx: ExtensionContext) {
+      const text = String(input.text ?? "");
+      const image = String(input.image ?? "");
+      if (!text === !image) return sent(false, "refused", "either `text` or `image`, not both and not neither");
+      if (text.length > 4000 || image.length > 4096) return sent(false, "refused", "too long");
+      const source = image ? resolve(ctx.cwd, image) : undefined;
+      if (source && !(await stat(source)).isFile()) return sent(false, "refused", "That is no file.");
+      const answer = await offered(source, { send: { call, text } }, signal, update);
+      return answer ? sent(answer.ok, answer.state, answer.detail) : sent(false, "unknown", "nobody said what became of it");
     },
   });
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from protocol.agents import PI_TOOLS, TOOLS_BY_ACCESS, Approvals, Thinking
+from protocol.agents import PI_TOOLS, Approvals, Thinking, tools_of
 from protocol.content import Access, Prompt
 from protocol.errors import FailureKind
 from protocol.ids import DialogId
@@ -84,7 +84,7 @@ def shown(version: tuple[int, int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def tools(access: Access, narrowed: frozenset[str] | None) -> tuple[str, ...]:
+def tools(access: Access, narrowed: frozenset[str] | None, *, sends: bool = False) -> tuple[str, ...]:
     """Pi's names of the tools that this session has.
 
     raises ValueError: a name that Pi has no tool for
@@ -92,7 +92,7 @@ def tools(access: Access, narrowed: frozenset[str] | None) -> tuple[str, ...]:
     unknown = sorted((narrowed or frozenset()) - PI_TOOLS.keys())
     if unknown:
         raise ValueError(f"Pi has no tool {', '.join(unknown)}; it has {', '.join(PI_TOOLS)}")
-    allowed = TOOLS_BY_ACCESS[access] if narrowed is None else TOOLS_BY_ACCESS[access] & narrowed
+    allowed = tools_of(access, sends, narrowed)
     return tuple(name for tool, names in PI_TOOLS.items() if tool in allowed for name in names)
 
 

@@ -98,7 +98,7 @@ class PiSession:
         if not spec.model:
             raise HostError(FailureKind.NOT_CONFIGURED, 'Pi needs [agent] model, such as "openai:NAME"')
         try:
-            allowed = tools(spec.access, spec.tools)
+            allowed = tools(spec.access, spec.tools, sends=spec.sends)
         except ValueError as error:
             raise HostError(FailureKind.NOT_CONFIGURED, str(error)) from error
         self._spec = spec

@@ -174,6 +174,31 @@ def test_a_file_is_laid_into_the_outbox_and_its_fate_told_to_the_model(spec: Ses
     run(scenario())
 
 
+def test_the_operators_picture_is_laid_out_and_the_result_given_back(spec: SessionSpec, model: FakeModel) -> None:
+    (spec.workspace / "p.png").write_bytes(b"png")
+    outbox = spec.session_dir / "outbox"
+    answer = {"ok": False, "detail": "they have to write again", "state": "refused"}
+
+    async def scenario() -> None:
+        async with opened("pi", replace(spec, sends=True)) as session:
+            events = []
+            async for event in session.turn(Prompt(text='CALL send {"image":"p.png"}')):
+                events.append(event)
+                for offer in outbox.glob("*.json"):
+                    note = json.loads(offer.read_text())
+                    assert note["send"]["text"] == "" and note["send"]["call"]
+                    assert (outbox / offer.stem / "p.png").read_bytes() == b"png"
+                    offer.rename(offer.with_suffix(".taken"))
+                    offer.with_suffix(".answer").write_text(json.dumps(answer))
+            assert '"sent":false,"state":"refused","error":"they have to write again"' in words(events).replace(
+                "\\", ""
+            )
+            said, _ = await answered(session, "CALL send {}")
+            assert "either" in said
+
+    run(scenario())
+
+
 def test_a_plan_is_reviewed_and_holds_changes_back_until_it_is_agreed_to(spec: SessionSpec, model: FakeModel) -> None:
     plan, change = 'CALL exit_plan_mode {"title":"Tidy","plan":"1. look"}', 'CALL bash {"command":"touch a"}'
 
@@ -219,7 +244,7 @@ def test_a_model_that_calls_every_tool_gets_those_of_the_list_and_no_other(
     spec: SessionSpec, model: FakeModel, access: Access, narrowed: frozenset[str] | None, expected: set[str]
 ) -> None:
     every = {"read", "ls", "bash", "write", "edit", "grep", "find", "powershell", "codemode", "tool_search", "todo"}
-    every |= {"ask_user_question", "send_file", "exit_plan_mode", "cancel_plan_mode", "mcp__x__y"}
+    every |= {"ask_user_question", "send_file", "send", "exit_plan_mode", "cancel_plan_mode", "mcp__x__y"}
 
     async def scenario() -> None:
         async with opened("pi", replace(spec, access=access, tools=narrowed)) as session:

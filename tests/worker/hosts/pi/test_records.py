@@ -49,7 +49,7 @@ from worker.hosts.pictures import Picture
 def test_tool_names_are_ones_that_replace_pis_defaults_and_never_add_to_them() -> None:
     # A name that begins with + or - changes the defaults instead, and * is a pattern.
     assert all(re.fullmatch("[a-z_][a-z0-9_]*", name) for names in PI_TOOLS.values() for name in names)
-    assert set(PI_TOOLS) == set(TOOLS) - {"send"}
+    assert set(PI_TOOLS) == set(TOOLS)
 
 
 @given(st.sampled_from(list(Access)), st.none() | st.frozensets(st.sampled_from(sorted(PI_TOOLS))))
@@ -60,9 +60,16 @@ def test_a_list_of_tools_only_takes_away_from_the_access_level(access: Access, n
     assert given_names == {name for tool in allowed for name in PI_TOOLS[tool]}
 
 
+def test_send_is_the_operators_own_sessions_alone() -> None:
+    assert "send" in tools(Access.WORKSPACE, None, sends=True)
+    assert "send" not in tools(Access.WORKSPACE, frozenset({"read"}), sends=True)
+    assert "send" not in tools(Access.CHAT, None, sends=True)
+    assert "send" not in tools(Access.FULL, frozenset({"send"}), sends=False)
+
+
 def test_a_tool_that_pi_does_not_have_is_named_together_with_those_it_has() -> None:
-    with pytest.raises(ValueError, match=r"mcp:x, send; it has read, write"):
-        tools(Access.WORKSPACE, frozenset({"send", "read", "mcp:x"}))
+    with pytest.raises(ValueError, match=r"mcp:x, oven; it has read, write"):
+        tools(Access.WORKSPACE, frozenset({"oven", "read", "mcp:x"}))
 
 
 def started(**more: Any) -> list[str]:

@@ -109,7 +109,7 @@ def test_the_version_is_asked_once_a_program(tmp_path: Path) -> None:
     [
         ({"command": ()}, "no command"),
         ({"model": ""}, "[agent] model"),
-        ({"tools": frozenset({"send"})}, "no tool send; it has read"),
+        ({"tools": frozenset({"oven"})}, "no tool oven; it has read"),
         ({"command": ("/nowhere/pi",)}, "pi does not start"),
     ],
 )
