@@ -2,7 +2,7 @@
 
 In come the two files, out comes one frozen Settings, or a ConfigError whose one line names file, key and value. The
 classes below (with Admission, Guests, Agent and PeerOverrides of core/policy.py) are the table: a section is a class,
-a key is a field, the Range beside its type is its check. Nothing is repaired silently: what is merely odd is in
+a key is a field, the Range beside its type is its check, the comment behind it its meaning in docs/. Nothing is repaired silently: what is merely odd is in
 Settings.warnings. No other module reads the settings files or the environment.
 """
 
@@ -42,23 +42,23 @@ class PeersDamaged(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class WeChat:
-    base_url: str = "https://ilinkai.weixin.qq.com"
-    cdn_base_url: str = "https://novac2c.cdn.weixin.qq.com/c2c"
-    bot_agent: str = "bridge-supervisor/0.1.0"
-    channel_version: str = "0.1.0"
+    base_url: str = "https://ilinkai.weixin.qq.com"  # where the iLink API is
+    cdn_base_url: str = "https://novac2c.cdn.weixin.qq.com/c2c"  # where pictures and files are
+    bot_agent: str = "bridge-supervisor/0.1.0"  # what we call ourselves to WeChat
+    channel_version: str = "0.1.0"  # and our version
     proxy: str = "none"  # none, env or a URL; never used for loopback
     trusted_hosts: tuple[str, ...] = ("weixin.qq.com",)  # domains that login and downloads may move us to
-    poll_hold_ms: Annotated[float, Range(0, 600_000)] = 0.0  # 0 = the server decides
-    typing_indicator: bool = True
-    max_inbound_chars: Annotated[int, Range(1, 1_000_000)] = 8000  # more is cut, with a marker
+    poll_hold_ms: Annotated[float, Range(0, 600_000)] = 0.0  # longest wait of one poll; 0 = the server decides
+    typing_indicator: bool = True  # show "typing" while a turn runs
+    max_inbound_chars: Annotated[int, Range(1, 1_000_000)] = 8000  # longest message; more is cut, with a marker
     max_reply_chars: Annotated[int, Range(50, 16_000)] = 2000  # one bubble, in UTF-16 units
     max_media_bytes: Annotated[int, BYTES] = 20 * 1024 * 1024  # one inbound file
     max_send_bytes: Annotated[int, BYTES] = 20 * 1024 * 1024  # one outbound file
     send_budget: Annotated[int, Range(1, 1000)] = 10  # bot messages per inbound message
     send_budget_reserve: Annotated[int, Range(0, 999)] = 2  # of these, for the end of the answer and a dialog
-    reply_window_hours: Annotated[float, Range(0.001, 24 * 365)] = 24.0
-    send_gap_ms: Annotated[float, Range(0, 600_000)] = 600.0  # after the first two per inbound message; 0 = off
-    max_answer_chars: Annotated[int, Range(1, 100_000_000)] = 200_000
+    reply_window_hours: Annotated[float, Range(0.001, 24 * 365)] = 24.0  # how long a message may be answered
+    send_gap_ms: Annotated[float, Range(0, 600_000)] = 600.0  # between bubbles, after two per inbound message; 0 = off
+    max_answer_chars: Annotated[int, Range(1, 100_000_000)] = 200_000  # an answer ends there
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Workers:
     disk_mb: Annotated[int, MEGABYTES] = 4096  # growth of one peer's folders
     min_free_mb: Annotated[int, Range(0, MEGABYTES.high)] = 512  # below it no turn starts
     uid_base: Annotated[int, Range(1000, 2_000_000_000)] = 210_000  # as root: one uid per peer, for life
-    idle_minutes: Annotated[float, Range(0.001, 7 * 24 * 60)] = 30.0
-    turn_timeout_minutes: Annotated[float, Range(0.001, 7 * 24 * 60)] = 60.0
-    stop_grace_s: Annotated[float, Range(0.001, 600)] = 5.0
-    memory_mb: Annotated[int, Range(64, MEGABYTES.high)] = 2048  # one worker tree
-    processes: Annotated[int, Range(8, 100_000)] = 128  # threads count
-    file_mb: Annotated[int, MEGABYTES] = 1024  # one file
-    open_files: Annotated[int, Range(64, 1_000_000)] = 1024
-    isolation: IsolationMode = IsolationMode.REQUIRED
+    idle_minutes: Annotated[float, Range(0.001, 7 * 24 * 60)] = 30.0  # an idle worker is reaped then
+    turn_timeout_minutes: Annotated[float, Range(0.001, 7 * 24 * 60)] = 60.0  # a turn is ended then
+    stop_grace_s: Annotated[float, Range(0.001, 600)] = 5.0  # a stopped turn may take that long to end
+    memory_mb: Annotated[int, Range(64, MEGABYTES.high)] = 2048  # memory of one worker tree
+    processes: Annotated[int, Range(8, 100_000)] = 128  # of one worker tree; threads count
+    file_mb: Annotated[int, MEGABYTES] = 1024  # largest file a worker may write
+    open_files: Annotated[int, Range(64, 1_000_000)] = 1024  # of one process
+    isolation: IsolationMode = IsolationMode.REQUIRED  # required: no worker without its layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +104,18 @@ class JournalKeeping:
 class MediaKeeping:
     """[media]"""
 
-    per_peer_mb: Annotated[int, MEGABYTES] = 512
-    total_mb: Annotated[int, MEGABYTES] = 4096
+    per_peer_mb: Annotated[int, MEGABYTES] = 512  # attachments of one peer; the oldest go first
+    total_mb: Annotated[int, MEGABYTES] = 4096  # of all peers
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """Program and arguments; JSON on stdin. () = no hook."""
 
-    on_expired: tuple[str, ...] = ()
-    on_outage: tuple[str, ...] = ()
-    on_crash_loop: tuple[str, ...] = ()
-    on_dead_letter: tuple[str, ...] = ()
+    on_expired: tuple[str, ...] = ()  # a login has expired
+    on_outage: tuple[str, ...] = ()  # ten minutes without a good poll, and its end
+    on_crash_loop: tuple[str, ...] = ()  # workers keep dying
+    on_dead_letter: tuple[str, ...] = ()  # something could not be handled or delivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,28 @@ class Settings:
         return settings
 
 
-_SECTIONS = tuple(f.name for f in fields(Settings) if f.name not in {"peers_by_hand", "warnings", "file"})
+# Read once, when the program or an account starts; `reload` says so of those that it finds changed.
+AT_START = frozenset(
+    {
+        *(f"timers.{name}" for name in ("ready_s", "open_s", "hang_s", "crash_window_s")),
+        *(f"wechat.{name}" for name in ("base_url", "cdn_base_url", "bot_agent", "channel_version", "proxy")),
+        *(f"wechat.{name}" for name in ("trusted_hosts", "poll_hold_ms", "max_reply_chars")),
+        "workers.isolation",
+    }
+)
+
+
+def waiting_for_a_start(now: Settings, new: Settings) -> tuple[str, ...]:
+    """The changed keys that count from the next start on."""
+
+    def value(settings: Settings, key: str) -> object:
+        section, _, name = key.partition(".")
+        return getattr(getattr(settings, section), name)
+
+    return tuple(sorted(key for key in AT_START if value(now, key) != value(new, key)))
+
+
+SECTIONS = tuple(f.name for f in fields(Settings) if f.name not in {"peers_by_hand", "warnings", "file"})
 
 
 class OnDamage(Enum):
@@ -362,9 +383,9 @@ _SECRET = frozenset(
 def _read_settings(file: Path, *, must_exist: bool) -> Settings:
     document = _parse(file, must_exist=must_exist)
     where = Where(file.name)
-    _no_unknown_keys(where, document, _SECTIONS)
+    _no_unknown_keys(where, document, SECTIONS)
     hints = typing.get_type_hints(Settings, include_extras=True)
-    sections = {name: _value(where.at(name), document[name], hints[name]) for name in _SECTIONS if name in document}
+    sections = {name: _value(where.at(name), document[name], hints[name]) for name in SECTIONS if name in document}
     peers = sections.pop("peers", {})
     settings = Settings(**sections, peers_by_hand=peers, file=file.name)
     return _checked(settings, where)
@@ -443,7 +464,7 @@ def _nearest(where: Where, key: str, known: tuple[str, ...]) -> str:
 
 def _all_keys() -> list[tuple[str, ...]]:
     hints = typing.get_type_hints(Settings)
-    return [(section, f.name) for section in _SECTIONS if is_dataclass(hints[section]) for f in fields(hints[section])]
+    return [(section, f.name) for section in SECTIONS if is_dataclass(hints[section]) for f in fields(hints[section])]
 
 
 # --- checks that need more than one value ---------------------------------------------------------------------
@@ -676,7 +697,7 @@ def changed(settings: Settings) -> tuple[str, ...]:
     """Every key that is not at its default, as it would be written; tables of names by their number, secrets masked."""
     default = Settings()
     lines: list[str] = []
-    for section in _SECTIONS:
+    for section in SECTIONS:
         mine, usual = getattr(settings, section), getattr(default, section)
         if isinstance(mine, Mapping):
             lines += [f"[{section}] {len(mine)}"] if mine else []

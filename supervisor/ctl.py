@@ -20,7 +20,7 @@ from protocol.ids import AccountId, MessageId, PeerId, PeerKey, label
 from supervisor import audit
 from supervisor.accounts import Accounts, AccountState
 from supervisor.clock import Clock
-from supervisor.config import ConfigError, Settings
+from supervisor.config import ConfigError, Settings, waiting_for_a_start
 from supervisor.conversations import Conversations
 from supervisor.core import metrics, trace
 from supervisor.core.admission import sanitise
@@ -425,8 +425,10 @@ class Control:
             settings = self.reload_settings()
         except ConfigError as error:
             raise Refusal(f"nothing changed: {error}") from error
+        late = waiting_for_a_start(self.book.settings, settings)
         self.apply_settings(settings)
-        talk.reply(ctl.Done(["settings read again", *settings.warnings]))
+        waits = [f"from the next start on: {', '.join(late)}"] if late else []
+        talk.reply(ctl.Done(["settings read again", *waits, *settings.warnings]))
 
     async def _shutdown(self, _request: ctl.Shutdown, talk: Conversation) -> None:
         talk.reply(ctl.Done(["shutting down: running turns are finished first"]))

@@ -63,7 +63,9 @@ def test_without_a_good_python_one_line_says_so(tmp_path: Path, script: str, pyt
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{script}: {line}\n")
 
 
-@pytest.mark.parametrize("script", ["scripts/demo", "scripts/test", "scripts/check", ".ci/run"])
+@pytest.mark.parametrize(
+    "script", ["scripts/demo", "scripts/test", "scripts/check", "scripts/docs", "scripts/screenshots", ".ci/run"]
+)
 def test_scripts_can_be_started_and_are_sound_bash(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=60)

@@ -70,24 +70,24 @@ class AgentOverrides:
 class Agent:
     """[agent], or what is left of it for one peer."""
 
-    host: str = "echo"
+    host: str = "echo"  # which agent: a name known to protocol/agents.py
     command: tuple[str, ...] = ()  # program and arguments, for hosts that need one
-    model: str = ""
-    base_url: str = ""
+    model: str = ""  # provider:NAME, for hosts that talk to a model through the gateway
+    base_url: str = ""  # the model server of an openai-compatible model
     api_key_env: str = ""  # name of a variable of the supervisor's; the key never reaches a worker
     workspace: str = ""  # absolute; the operator's peer's working directory; empty = workspaces/<peer>
     read: tuple[str, ...] = ()  # absolute paths a worker may read besides its own
-    write: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()  # absolute paths it may write besides its own
     env: Mapping[str, str] = field(default_factory=dict)  # extra variables for the agent program
-    dialog_minutes: Annotated[float, DIALOG_MINUTES] = 3.0
-    plan_review_minutes: Annotated[float, DIALOG_MINUTES] = 10.0
-    remote_dialogs: bool = True
-    auth: Auth = Auth.GATEWAY
-    thinking: Thinking = Thinking.AGENTS_OWN
-    footer: bool = False  # one line of time and tokens under each answer
-    approvals: Approvals = Approvals.ASK
-    discovery: bool = False  # operator's peer only: the agent's own extensions, skills, MCP servers
-    interim_text: InterimText = InterimText.JOIN
+    dialog_minutes: Annotated[float, DIALOG_MINUTES] = 3.0  # a question waits that long
+    plan_review_minutes: Annotated[float, DIALOG_MINUTES] = 10.0  # a plan waits that long
+    remote_dialogs: bool = True  # false: nobody is asked, every question is dismissed
+    auth: Auth = Auth.GATEWAY  # own: the agent's own login; nothing acts on it yet
+    thinking: Thinking = Thinking.AGENTS_OWN  # how much, where the agent has it; empty = its own
+    footer: bool = False  # a line of time and tokens under each answer; nothing acts on it yet
+    approvals: Approvals = Approvals.ASK  # before files change and commands run
+    discovery: bool = False  # the agent's own extensions, skills, MCP servers; nothing acts on it yet
+    interim_text: InterimText = InterimText.JOIN  # short text before a tool call
 
     def overridden(self, by: AgentOverrides) -> "Agent":
         """Key by key, what is set in `by` wins. A command is that of one host: another host does not inherit it."""
@@ -118,13 +118,13 @@ class PeerOverrides:
     tools     an allowlist that can only take away; () leaves none
     """
 
-    admitted: bool | None = None
-    tools: tuple[str, ...] | None = None
-    access: Access | None = None
-    max_turns_per_hour: Annotated[int, PER_HOUR] | None = None
-    max_tokens_per_day: Annotated[int, TOKENS] | None = None
-    network: bool | None = None
-    agent: AgentOverrides | None = None
+    admitted: bool | None = None  # written by allow and deny
+    tools: tuple[str, ...] | None = None  # allowlist; [] leaves none
+    access: Access | None = None  # what the peer may reach
+    max_turns_per_hour: Annotated[int, PER_HOUR] | None = None  # rolling hour
+    max_tokens_per_day: Annotated[int, TOKENS] | None = None  # counted by the gateway
+    network: bool | None = None  # public web through the gateway
+    agent: AgentOverrides | None = None  # any key of [agent]
 
     def overridden(self, by: "PeerOverrides") -> "PeerOverrides":
         """Key by key, what is set in `by` wins; `agent` is taken key by key too."""
@@ -138,7 +138,7 @@ class PeerOverrides:
 class Admission:
     """[admission]. allowed_peers: whole ids or whole labels, case kept, ACCOUNT/ before them narrows."""
 
-    allowed_peers: tuple[str, ...] = ()
+    allowed_peers: tuple[str, ...] = ()  # ids or labels; an account's owner is always admitted
     max_turns_per_hour: Annotated[int, PER_HOUR] = 0  # rolling hour, the operator's peer; 0 = no limit
     max_queue: Annotated[int, Range(1, 1000)] = 8  # waiting messages per peer
 
@@ -147,9 +147,9 @@ class Admission:
 class Guests:
     """[guests]: everybody but the operator's peer. 0 = no limit."""
 
-    access: Access = Access.READONLY
-    max_turns_per_hour: Annotated[int, PER_HOUR] = 30
-    max_tokens_per_day: Annotated[int, TOKENS] = 300_000
+    access: Access = Access.READONLY  # what they may reach
+    max_turns_per_hour: Annotated[int, PER_HOUR] = 30  # of each of them, rolling hour
+    max_tokens_per_day: Annotated[int, TOKENS] = 300_000  # of each of them
 
 
 def _set_in(
