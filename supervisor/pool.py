@@ -9,13 +9,10 @@ kernel says of that process before it hands the Grant over.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil  # type: ignore[import-untyped]  # it ships no types
 
 from protocol.errors import FailureKind, ProtocolViolation
 from protocol.ids import LeaseKey, PeerKey, TurnId
@@ -41,6 +38,7 @@ from protocol.to_supervisor import (
     WorkerExited,
 )
 from protocol.to_worker import AbortTurn, AnswerDialog, FileSettled, Grant, Leave, RunTurn, ToWorker
+from supervisor import platform
 from supervisor.clock import Clock
 from supervisor.core.lease import (
     Gone,
@@ -109,8 +107,8 @@ class WorkerTree:
     nanny_pid: int
     state: LeaseState
     idle_s: float
-    session_dir: Path
-    workspace: Path
+    session_dir: str
+    workspace: str
 
 
 @dataclass(slots=True)
@@ -270,7 +268,7 @@ class Pool:
         now = self._clock.now()
         held = [one for one in self._held.values() if one.nanny is not None]
         pids = [one.nanny.pid for one in held if one.nanny is not None]
-        sizes = await asyncio.to_thread(lambda: [_tree_rss(pid) for pid in pids])
+        sizes = await asyncio.to_thread(lambda: [platform.tree_rss_bytes(pid) for pid in pids])
         found: dict[PeerKey, WorkerView] = {}
         for one, pid, size in zip(held, pids, sizes, strict=True):
             found[one.lease.key.who] = WorkerView(
@@ -296,8 +294,8 @@ class Pool:
                 nanny_pid=one.nanny.pid,
                 state=one.lease.state,
                 idle_s=now - one.idle_since,
-                session_dir=Path(one.plan.session_dir),
-                workspace=Path(one.plan.workspace),
+                session_dir=one.plan.session_dir,
+                workspace=one.plan.workspace,
             )
             for one in self._held.values()
             if one.nanny is not None
@@ -549,14 +547,3 @@ def _first_child(pid: int) -> int | None:
     except OSError:
         return None
     return int(listed[0]) if listed else None
-
-
-def _tree_rss(pid: int) -> int:
-    """0 for a process that has ended meanwhile."""
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                total += process.memory_info().rss
-    return total

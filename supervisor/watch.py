@@ -1,7 +1,7 @@
 """Performs core/watch: looks at the disk and at the idle workers' memory, holds turns back, ends trees.
 
-Free space is one call, four times a second while there are workers; a tree's processes are asked only when the disk
-loses space. Folders, which may hold many files, are counted in a thread.
+Free space is one call, four times a second while a worker has something to do, else once; a tree's processes are asked
+only when the disk loses space. Folders, which may hold many files, are counted in a thread.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from supervisor.pool import Pool, WorkerTree
 
 log = logging.getLogger(__name__)
 
-LOOK_S, ALONE_S = 0.25, 1.0  # between two looks; without any worker
-WARM_S = 5.0
+LOOK_S, IDLE_S = 0.25, 1.0  # between two looks; while every worker is idle
+WARM_S = 30.0  # asking for shared memory is work for the kernel: a millisecond a worker
 MIB = 1024 * 1024
 ENTRY_BYTES = 512  # of a file without contents: at least its inode
 WARM_SHARE = 4  # of the machine's memory, where warm_mb is 0
@@ -57,7 +57,8 @@ class Watcher:
             if self._clock.now() >= warm_at:
                 await self.weigh()
                 warm_at = self._clock.now() + WARM_S
-            await self._clock.sleep_until(self._clock.now() + (LOOK_S if self._pool.trees() else ALONE_S))
+            idle = all(tree.state is LeaseState.IDLE for tree in self._pool.trees())
+            await self._clock.sleep_until(self._clock.now() + (IDLE_S if idle else LOOK_S))
 
     async def look(self) -> None:
         """At the disk, once."""
@@ -87,7 +88,8 @@ class Watcher:
                     assert_never(effect)
 
     async def _count(self, key: LeaseKey, tree: WorkerTree) -> None:
-        own = [folder for folder in (tree.session_dir, tree.workspace) if folder.is_relative_to(self._home)]
+        folders = (Path(tree.session_dir), Path(tree.workspace))
+        own = [folder for folder in folders if folder.is_relative_to(self._home)]
         bounds = self._bounds()
         total = await asyncio.to_thread(folders_bytes, own, bounds.disk_bytes)
         if (kill := self._core.counted(key, total, bounds)) is not None:
