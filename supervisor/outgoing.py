@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import io
 import logging
 import os
 import re
@@ -168,6 +169,11 @@ def is_picture(path: Path, most_bytes: int) -> bool:
         os.close(descriptor)
 
 
+def _digest(file: io.BufferedReader) -> str:
+    with file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 class AnswersWorkers(Protocol):
     """The pool, as far as offers need it."""
 
@@ -186,7 +192,7 @@ class _Call:
 class _Seen:
     name: str
     size: int
-    digest: str
+    digest: asyncio.Future[str]
 
 
 class Outgoing:
@@ -233,7 +239,7 @@ class Outgoing:
         outbox = self._home.session_dir(*who) / OUTBOX
         try:
             name = await asyncio.to_thread(self._spool.take, send_key, outbox, file_id, most_bytes=self._most_bytes())
-            again = await asyncio.to_thread(self._is_repeated, who, turn, send_key, name)
+            again = await self._is_repeated(who, turn, send_key, name)
         except TooLarge as error:
             log.info("file_too_large peer=%s message=%d account=%s", who.peer, turn, who.account)
             settle(False, str(error))
@@ -301,8 +307,7 @@ class Outgoing:
         path = self._spool.path(send_key)
         if not is_picture(path, self._most_bytes()):
             raise OfferRefused(f"{name}: not a picture that phones show (PNG, JPEG, GIF, WebP)")
-        with open(path, "rb") as file:
-            return f"picture {name} {hashlib.file_digest(file, 'sha256').hexdigest()}", name
+        return f"picture {name} {_digest(open(path, 'rb'))}", name
 
     def _calls_in(self, who: PeerKey, turn: TurnId) -> dict[str, _Call]:
         """A call never outlives its turn: whoever died in it has no agent left that waits."""
@@ -338,16 +343,19 @@ class Outgoing:
         await self._delivery.file(who, send_key, name, fate=tell, now_or_never=True)
         return await told
 
-    def _is_repeated(self, who: PeerKey, turn: int, send_key: SendKey, name: str) -> bool:
-        """Was the same file offered before in this turn, under the same name? Agents name one picture twice (B-099)."""
+    async def _is_repeated(self, who: PeerKey, turn: int, send_key: SendKey, name: str) -> bool:
+        """Was the same file offered before in this turn, under the same name? Agents name one picture twice (B-099).
+
+        Everybody's turns wait for us, so that the bytes are awaited only where name and size are those of another.
+        """
         seen = self._seen_in(who, turn)
-        with open(self._spool.path(send_key), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        found = _Seen(name, size, digest)
-        again = found in seen
+        file = open(self._spool.path(send_key), "rb")  # noqa: SIM115, ASYNC230 - open, it outlives its name; _digest() closes it
+        size = os.fstat(file.fileno()).st_size
+        found = _Seen(name, size, asyncio.ensure_future(asyncio.to_thread(_digest, file)))
         self._seen[who] = (turn, [*seen, found])
-        return again
+        return any(
+            [await before.digest == await found.digest for before in seen if (before.name, before.size) == (name, size)]
+        )
 
     def _seen_in(self, who: PeerKey, turn: int) -> list[_Seen]:
         latest, seen = self._seen.get(who, (turn, []))

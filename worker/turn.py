@@ -256,6 +256,8 @@ class _Service:
 
     async def _perform_turn(self, turn_id: TurnId, prompt: Prompt, core: Turn) -> None:
         """The turn's own task: host events in, messages out, until the core has ended."""
+        for late in self._outbox.look():
+            self._outbox.settle(late.file_id, Answer(False, "its turn was over", "refused"))
         looking = self._start(self._look_into_outbox(turn_id, core), "outbox")
         try:
             async with aclosing(cast(Any, self._session.turn(prompt))) as events:

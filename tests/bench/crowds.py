@@ -19,7 +19,7 @@ from tests.fakes.stage import FAKE_AGENT
 from tests.fakes.wechat import SimulatedWeChat
 
 STRANGER = """
-import itertools, socket, sys
+import itertools, socket, sys, time
 held = []
 for number in itertools.count():
     for path in sys.argv[1:]:
@@ -31,6 +31,7 @@ for number in itertools.count():
         except OSError:
             pass
         held.append(one)
+        time.sleep(0.002)  # what a whole processor can do is not the question
     for one in held[:-50]:
         one.close()
     del held[:-50]
@@ -117,6 +118,12 @@ def misdeeds(folder: Path) -> Iterator[Figure]:
             key, title = name.replace(" ", "_"), f"another agent takes {name}: warm p95 beside quiet"
             yield Figure(f"misdeed_{key}", title, [during / before], "×", 2)
             wechat.say(other, "/stop", to=at.bot)
+
+
+def strangers(folder: Path) -> Iterator[Figure]:
+    """Somebody outside any sandbox, of the same user, at the worker bus and the control socket."""
+    with SimulatedWeChat(hold_s=5.0) as wechat, crowd(wechat, folder / "strangers", others=1) as at:
+        (quiet,) = at.others
         before = _p95(at, quiet)
         with _strangers(Home(at.bridge.home).run):
             during = _p95(at, quiet)

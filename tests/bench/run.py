@@ -56,6 +56,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[Figure]]] = {
     "workers": lambda folder, asked: crowds.alive_at_once(folder, workers=asked.workers),
     "flood": lambda folder, asked: crowds.flood(folder),
     "misdeeds": lambda folder, asked: crowds.misdeeds(folder),
+    "strangers": lambda folder, asked: crowds.strangers(folder),
     "cores": lambda folder, asked: cores.measure(folder),
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from protocol.ids import AccountId, Generation, LeaseKey, MessageId, PeerId, PeerKey, ReplyToken, SendKey, TurnId
 from protocol.to_supervisor import Boundary, SendAsked
 from protocol.to_worker import FileSettled
-from supervisor import notices
+from supervisor import notices, outgoing
 from supervisor.channels.base import Batch, RawMessage
 from supervisor.config import WeChat
 from supervisor.core.states import MessageState
@@ -360,6 +361,41 @@ async def test_the_same_call_of_send_sends_nothing_twice(desk: Desk) -> None:
     await desk.ends()
     await desk.writes()
     assert (await desk.asks("same", picture=PNG + b"x")).ok, "another turn's calls are others"
+
+
+async def test_the_bytes_of_a_file_are_awaited_only_where_it_may_be_the_same_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody's turns wait while an offer is taken."""
+    may_read = threading.Event()
+    whole = outgoing._digest
+    monkeypatch.setattr(outgoing, "_digest", lambda file: (may_read.wait(), whole(file))[1])
+    try:
+        await desk.offers(desk.outbox.lay_bytes("a.txt", b"one"))
+        await desk.offers(desk.outbox.lay_bytes("b.txt", b"one"))
+        await desk.offers(desk.outbox.lay_bytes("a.txt", b"longer"))
+        again = asyncio.ensure_future(desk.offers(desk.outbox.lay_bytes("a.txt", b"one")))
+        other = asyncio.ensure_future(desk.offers(desk.outbox.lay_bytes("a.txt", b"two")))
+        await desk.delivery.drain()
+        assert not again.done()
+    finally:
+        may_read.set()
+    await asyncio.gather(again, other)
+    await desk.ends()
+
+    assert desk.shown == ["<file a.txt: 3>", "<file b.txt: 3>", "<file a.txt: 6>", "<file a.txt: 3>"]
+    assert sorted(one.detail for one in desk.settled) == ["", "", "", "", "It was sent already in this turn."]
+
+
+async def test_a_file_that_waited_is_gone_once_its_peer_is_forgotten(desk: Desk) -> None:
+    for number in range(12):
+        await desk.offers(desk.outbox.lay_bytes(f"{number}.txt", b"x"))
+    await desk.delivery.drain()
+    assert desk.spooled()
+
+    desk.delivery.lapse(await desk.journal.do(Store.open_parts))
+
+    assert not desk.spooled()
 
 
 async def test_a_plan_goes_now_or_never(desk: Desk) -> None:

@@ -159,6 +159,25 @@ def test_a_file_that_a_dead_worker_offered_comes_with_nobody_elses_turn(tmp_path
     run(scenario())
 
 
+def test_a_file_that_is_offered_between_two_turns_comes_with_neither(tmp_path: Path) -> None:
+    """Something that a turn left running in its worker."""
+
+    async def scenario() -> None:
+        outbox = Outbox(tmp_path / "session")
+        async with serving(grant(tmp_path)) as link:
+            link.tell(asks("1", "hello"))
+            await link.end_of("1")
+            late = outbox.lay_bytes("late.txt", b"too late")
+            link.tell(asks("2", "again"))
+            await link.end_of("2")
+
+            assert not [message for message in link.said if isinstance(message, FileOffered)]
+            told = outbox.answer(late)
+            assert told is not None and not told.ok
+
+    run(scenario())
+
+
 def test_pulses_are_asked_for_while_opening_and_while_a_turn_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(grant(tmp_path)) as link:
