@@ -133,7 +133,7 @@ def strangers(folder: Path) -> Iterator[Figure]:
 @contextlib.contextmanager
 def _strangers(run: Path) -> Iterator[None]:
     """A process of the same user that opens the bus again and again, with half a handshake and with nonsense."""
-    program = subprocess.Popen([sys.executable, "-c", STRANGER, *map(str, run.glob("*.sock"))])
+    program = subprocess.Popen([sys.executable, "-c", STRANGER, *map(str, (run / "bus", run / "ctl.sock"))])
     try:
         yield
     finally:
