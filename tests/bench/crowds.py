@@ -38,6 +38,7 @@ for number in itertools.count():
 """
 TURNS = 40  # of the quiet peer, for each misdeed of the other
 ROUNDS = 20
+STARTS = 20
 FLOOD_S = 0.2  # between twenty messages and the next twenty: more than any person's phone can send
 # What the other peer's agent does meanwhile, in the words of tests/fakes/acp_agent.py.
 MISDEEDS = {
@@ -151,8 +152,12 @@ def acp(folder: Path, *, turns: int) -> Iterator[Figure]:
     """A scripted agent behind ACP, which itself takes about a millisecond to answer."""
     with (
         SimulatedWeChat(hold_s=5.0) as wechat,
-        crowd(wechat, folder / "acp", others=0, agent=FAKE_AGENT) as at,
+        crowd(wechat, folder / "acp", others=STARTS, agent=FAKE_AGENT) as at,
     ):
+        for person in at.others:
+            at.turn_ms(person, "SAY ready")
+        ready = at.ready_ms(skip=1)
+        yield Figure("ready_network", "worker sandboxed and ready, with a network of its own", ready, "ms", 80)
         at.turn_ms(at.owner, "SAY warm")
         times = [at.turn_ms(at.owner, "SAY x") for _ in range(turns)]
         yield Figure("acp_turn", "warm ACP turn: poll's answer to send", times, "ms", 10)
