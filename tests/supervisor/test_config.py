@@ -62,6 +62,7 @@ def test_no_file_at_all_gives_the_defaults(home: Home) -> None:
 
 @pytest.mark.parametrize("file", RELEASES, ids=lambda file: file.name)
 def test_the_settings_of_every_release_still_load(home: Home, file: Path) -> None:
+    """B-111"""
     assert load(configure(home, file.read_text())).warnings == ()
 
 
