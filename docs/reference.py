@@ -128,16 +128,16 @@ def _toml(value: object) -> str:
 
 def settings_page() -> str:
     lines = ["# Settings", "", "`bridge.toml` in the bridge's home; `peers.toml` beside it holds `[peers]` alone."]
-    lines += ["*Reload* says whether `bridge-ctl reload` is enough.", ""]
+    lines += ["`reload` says whether `bridge-ctl reload` is enough.", ""]
     lines += [f"- {text}" for text in NAMED_BY_THE_OPERATOR.values()]
     section = ""
     for one in settings():
         if one.section != section:
             section = one.section
             lines += ["", f"## `[{section}]`", ""]
-            lines += ["| Key | Type | Default | Unit | Reload | Meaning |", "| --- | --- | --- | --- | --- | --- |"]
-        cells = (f"`{one.name}`", one.type, one.default, one.unit, one.reload, one.meaning)
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        facts = (one.type, one.unit, f"default {one.default or 'none'}", f"reload: {one.reload}")
+        # A list, since a table of six columns is wider than a page.
+        lines += [f"- **`{one.name}`**: {one.meaning}\\", f"  {' · '.join(filter(None, facts))}"]
     return "\n".join(lines) + "\n"
 
 
@@ -153,7 +153,7 @@ def _usage(verb: Verb) -> Iterator[str]:
     yield from ("```text", _call(verb), "```", "")
     for one in verb.arguments:
         choices = f": {', '.join(one.choices)}" if one.choices else ""
-        yield f"- `{' '.join(filter(None, (one.flag, one.metavar)))}`: {_cell(one.help + choices)}"
+        yield f"- `{' '.join(filter(None, (one.flag, one.metavar)))}`: {one.help}{choices}"
     if verb.json:
         yield "- `--json`: print JSON"
 
@@ -163,10 +163,6 @@ def _call(verb: Verb) -> str:
     words += ["[--json]"] * verb.json
     words += [one.metavar if one.required else f"[{one.metavar}]" for one in verb.arguments if not one.flag]
     return " ".join(["bridge-ctl", verb.name, *words])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def write(folder: Path) -> None:

@@ -43,9 +43,9 @@ def test_every_setting_is_listed_once_with_a_meaning_and_a_type(reference: Modul
 def test_the_page_of_settings_has_type_range_default_unit_and_what_reload_does(reference: ModuleType) -> None:
     page = reference.settings_page()
 
-    assert "| `concurrency` | integer, 1 to 64 | `2` |  | yes | turns at once |" in page
-    assert "| `hang_s` | number, 0.001 to 604800 | `10` | seconds | at a start | without a pulse |" in page
-    assert '| `base_url` | text | `"https://ilinkai.weixin.qq.com"` |  | at a start |' in page
+    assert "- **`concurrency`**: turns at once\\\n  integer, 1 to 64 · default `2` · reload: yes\n" in page
+    assert "number, 0.001 to 604800 · seconds · default `10` · reload: at a start\n" in page
+    assert 'text · default `"https://ilinkai.weixin.qq.com"` · reload: at a start' in page
     assert "one of `chat`, `readonly`, `workspace`, `full`" in page
 
 
