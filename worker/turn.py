@@ -78,6 +78,7 @@ from worker.hosts.base import (
     TurnEnded,
 )
 from worker.hosts.base import UsageSeen as HostUsage
+from worker.voice import made_audible
 from worker.workspace import Answer, Offer, Outbox
 
 OUTBOX_LOOK_S = 0.25
@@ -260,6 +261,7 @@ class _Service:
             self._outbox.settle(late.file_id, Answer(False, "its turn was over", "refused"))
         looking = self._start(self._look_into_outbox(turn_id, core), "outbox")
         try:
+            prompt = await made_audible(prompt, Path(self._grant.media_dir), Path(self._grant.session_dir))
             async with aclosing(cast(Any, self._session.turn(prompt))) as events:
                 async for event in cast(AsyncIterator[AgentEvent], events):
                     if isinstance(event, ToolActivity | TurnEnded):

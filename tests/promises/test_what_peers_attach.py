@@ -1,11 +1,15 @@
 """Pictures, files, voice and video on their way in: from a phone through the CDN to the agent that reads them."""
 
 import hashlib
+import io
 import json
 import os
+import wave
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pysilk
 import pytest
 
 from supervisor import notices
@@ -87,6 +91,24 @@ def test_voice_without_words_and_video_start_no_turn_and_the_next_turn_is_told_w
         bridge.say(bridge.me, "BLOCKS")
         assert not any(name in note for note in notes(bridge.answers(bridge.me, 4)[3])), "told once"
         assert bridge.counters()["turns_answered"] == 3
+
+
+def test_a_voice_message_without_words_is_told_to_the_agent_as_a_sound_that_programs_can_read(stage: Stages) -> None:
+    sound = io.BytesIO()
+    pysilk.encode(io.BytesIO(bytes(24_000)), sound, 24_000, 24_000)
+    with stage(agent=FAKE_AGENT, settings=PATIENT) as bridge:
+        bridge.begin()
+        bridge.wechat.attach(bridge.me, "voice", sound.getvalue())
+        bridge.answers(bridge.me, 1)
+        bridge.bridge.wait_log(" media_saved ")
+
+        bridge.say(bridge.me, "BLOCKS")
+        (note,) = [one for one in notes(bridge.answers(bridge.me, 2)[1]) if one.startswith("[bridge: sent before")]
+
+        wav = Path(note.removesuffix("]").rpartition(" ")[2])
+        with wave.open(str(wav)) as decoded:
+            assert decoded.getnframes() > 10_000
+        bridge.answer_to_is(bridge.me, f"READ {wav}", "worked")
 
 
 def test_voice_with_words_is_a_prompt_and_its_sound_is_kept_too(stage: Stages) -> None:
