@@ -160,6 +160,8 @@ def _make_folder(folder: Path, mode: int) -> None:
             raise HomeError(f"{folder}: belongs to another user; choose another --home")
         if stat.S_IMODE(folder.stat().st_mode) != mode:
             folder.chmod(mode)
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            raise HomeError(f"{folder}: lies on a disk that is read-only")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise HomeError(f"{folder}: cannot be written to; check its owner and mode")
     except (FileExistsError, NotADirectoryError) as error:
