@@ -216,7 +216,7 @@ class Outgoing:
         self._most_bytes = most_bytes
         self._may_send = may_send
         self._closed = closed
-        self._calls: dict[PeerKey, tuple[TurnId, dict[str, _Call]]] = {}  # of `send`, in each peer's latest turn
+        self._calls: dict[PeerKey, tuple[TurnId, dict[bytes, _Call]]] = {}  # of `send`, in each peer's latest turn
         self._seen: dict[PeerKey, tuple[int, list[_Seen]]] = {}  # of each peer's latest turn
 
     async def offered(self, key: LeaseKey, turn_id: TurnId, file_id: str, caption: str) -> None:
@@ -276,14 +276,19 @@ class Outgoing:
             settle(False, "refused", why)
             return
         calls = self._calls_in(who, asked.turn_id)
-        if (before := calls.get(asked.call_id)) is not None:
+        call_name = hashlib.sha256(asked.call_id.encode()).digest()  # a worker names its calls as long as it likes
+        if (before := calls.get(call_name)) is not None:
             self._spool.discard(send_key)
             if before.content != content:
                 settle(False, "refused", "this call was made before, with other content")
             else:
                 before.told.add_done_callback(lambda told: settle(*told.result()))
             return
-        call = calls[asked.call_id] = _Call(content, asyncio.get_running_loop().create_future())
+        if len(calls) >= OFFERS_PER_TURN:
+            self._spool.discard(send_key)
+            settle(False, "refused", f"at most {OFFERS_PER_TURN} calls of send can be made in one turn")
+            return
+        call = calls[call_name] = _Call(content, asyncio.get_running_loop().create_future())
         call.told.add_done_callback(lambda told: settle(*told.result()))
         why = BELONGS_IN_THE_ANSWER if asked.text else self._closed(who)
         if why:
@@ -299,7 +304,7 @@ class Outgoing:
         """What tells this content from any other, and the picture's name; it lies in the spool then. raises OfferRefused,
         TooLarge, OSError"""
         if asked.text:
-            return f"text {asked.text}", ""
+            return f"text {hashlib.sha256(asked.text.encode()).hexdigest()}", ""
         if not _FILE_ID.fullmatch(asked.file_id):
             raise OfferRefused("no such entry")
         outbox = self._home.session_dir(*who) / OUTBOX
@@ -309,7 +314,7 @@ class Outgoing:
             raise OfferRefused(f"{name}: not a picture that phones show (PNG, JPEG, GIF, WebP)")
         return f"picture {name} {_digest(open(path, 'rb'))}", name
 
-    def _calls_in(self, who: PeerKey, turn: TurnId) -> dict[str, _Call]:
+    def _calls_in(self, who: PeerKey, turn: TurnId) -> dict[bytes, _Call]:
         """A call never outlives its turn: whoever died in it has no agent left that waits."""
         latest, calls = self._calls.get(who, (turn, {}))
         if latest != turn:

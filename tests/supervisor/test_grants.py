@@ -166,6 +166,17 @@ def test_network_adds_the_proxy_at_workspace_level_alone(home: Home) -> None:
     assert plan.network is NetworkMode.GATEWAY and grant.proxy_url == ""
 
 
+def test_send_is_granted_to_the_operators_own_session_unless_a_list_of_tools_takes_it_away(home: Home) -> None:
+    for rules, sends in (
+        (PeerOverrides(), True),
+        (PeerOverrides(tools=("read", "send")), True),
+        (PeerOverrides(tools=("read",)), False),
+        (PeerOverrides(tools=()), False),
+        (PeerOverrides(access=Access.CHAT), False),
+    ):
+        assert granted(home, rules)[1].sends is sends, rules
+
+
 def test_a_host_without_a_model_gets_nothing_of_the_gateway(home: Home) -> None:
     plan, grant, gate = granted(home, PeerOverrides(network=True), agent=Agent(host="echo"))
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -361,6 +362,27 @@ async def test_the_same_call_of_send_sends_nothing_twice(desk: Desk) -> None:
     await desk.ends()
     await desk.writes()
     assert (await desk.asks("same", picture=PNG + b"x")).ok, "another turn's calls are others"
+
+
+async def test_a_turns_calls_of_send_are_counted_and_none_is_kept_in_full(desk: Desk) -> None:
+    long = "x" * 1_000_000
+    tracemalloc.start()
+    try:
+        for number in range(OFFERS_PER_TURN):
+            assert (await desk.asks(f"{number} {long}", text=f"{number} {long}")).detail == BELONGS_IN_THE_ANSWER
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    beyond = await desk.asks("beyond", picture=PNG)
+    again = await desk.asks(f"0 {long}", text=f"0 {long}")
+
+    assert (beyond.ok, beyond.state) == (False, "refused") and str(OFFERS_PER_TURN) in beyond.detail
+    assert again.detail == BELONGS_IN_THE_ANSWER, "a call that was counted still has its result"
+    assert not desk.shown and not desk.spooled()
+    assert kept < 10_000_000
+    await desk.ends()
+    await desk.writes()
+    assert (await desk.asks("beyond", picture=PNG)).ok
 
 
 async def test_the_bytes_of_a_file_are_awaited_only_where_it_may_be_the_same_again(

@@ -45,6 +45,7 @@ def test_a_call_that_makes_no_sense_is_a_failed_one(tmp_path: Path, arguments: A
 
 def test_send_is_there_for_the_session_that_has_it_and_takes_a_text_or_a_picture(tmp_path: Path) -> None:
     (tmp_path / "p.png").write_bytes(b"png")
+    (tmp_path / "session").mkdir()  # or every call is refused for want of it
     asked = [{}, {"text": "x", "image": "p.png"}, {"text": "x" * 4001}, {"image": "p" * 4097}, {"text": 3}]
     calls = [call(number, "tools/call", name="send", arguments=one) for number, one in enumerate(asked)]
 
