@@ -17,6 +17,7 @@ from protocol.ids import SessionId
 from protocol.to_supervisor import DialogPurpose, OpenedHow, TurnOutcome
 from protocol.to_worker import Confirmed, DialogAnswer, Dismissed, Picked, Typed
 from tests.fakes.hosts import end_of, events_of, opened, run, spec_in, words
+from tests.fakes.workers import until
 from worker.hosts import base
 from worker.hosts.acp import transport
 from worker.hosts.acp.session import AcpSession
@@ -305,7 +306,9 @@ def test_an_agent_that_goes_on_by_itself_after_a_load_is_not_allowed_to(tmp_path
         session, _ = await reopened(tmp_path, "--act-on-load")
         try:
             assert "OLD" not in words(await events_of(session, "hi"))
-            assert (tmp_path / "session" / "home" / "acted").read_text() == "cancelled"
+            acted = tmp_path / "session" / "home" / "acted"
+            await until(lambda: acted.exists() and acted.read_text() != "")  # it is told in its own time
+            assert acted.read_text() == "cancelled"
         finally:
             await session.close()
 
