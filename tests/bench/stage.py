@@ -28,23 +28,27 @@ class Crowd:
 
     def turn_ms(self, person: str, text: str = WORDS) -> float:
         """One message and its answer: from the poll's answer, which the message ends, to the send's arrival."""
-        before = len(self.wechat.bubbles(person))
+        before, seen = len(self.wechat.bubbles(person)), len(self.bridge.lines)
         said = self.wechat.say(person, text, to=self.bot)
-        view = self.wechat.wait_for(lambda seen: len(seen.bubbles(person)) > before)
-        return float(view.bubbles(person)[before].at_ms - said.at_ms)
+        self._until_logged(f" part_sent peer={person} ", 1, seen)
+        return float(self.wechat.bubbles(person)[before].at_ms - said.at_ms)
 
     def all_at_once(self, people: Sequence[str], text: str = WORDS) -> None:
-        """One message from each in one batch, and every answer. Watched in the log: to look at every phone after each
-        event would keep the simulated service busier than the bridge."""
+        """One message from each in one batch, and every answer."""
         seen = len(self.bridge.lines)
         self.wechat.say_together([(person, {"text": text, "to": self.bot}) for person in people])
-        left, end = len(people), time.monotonic() + 120
-        while left > 0:
-            assert time.monotonic() < end, f"{left} of {len(people)} have no answer"
-            time.sleep(0.005)
+        self._until_logged(" message_closed ", len(people), seen)
+
+    def _until_logged(self, words: str, count: int, seen: int) -> None:
+        """In lines behind the first `seen`. The log is watched, because to look at phones while they are written to keeps
+        the simulated service busier than the bridge."""
+        end = time.monotonic() + 120
+        while count > 0:
+            assert time.monotonic() < end, f"{count} more lines with{words}are missing"
+            time.sleep(0.001)
             new = self.bridge.lines[seen:]
             seen += len(new)
-            left -= sum(" message_closed " in line for line in new)
+            count -= sum(words in line for line in new)
 
     def ready_ms(self, *, skip: int = 0) -> list[float]:
         """How long each worker took to be sandboxed and ready, in the order in which they were."""
