@@ -72,7 +72,7 @@ def plot(figures: Sequence[Figure]) -> str:
         rows.append(
             f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{_escaped(figure.name)}</text>'
             f'<rect x="{left}" y="{y + 3}" width="{min(share, 2) * scale:.0f}" height="14" fill="{colour}"/>'
-            f'<text x="{left + min(share, 2) * scale + 6:.0f}" y="{y + 14}">{value:.3g} {figure.unit}</text>'
+            f'<text x="{left + min(share, 2) * scale + 6:.0f}" y="{y + 14}">{_short(value)} {figure.unit}</text>'
         )
     height = 40 + len(rows) * bar
     return (
@@ -81,6 +81,10 @@ def plot(figures: Sequence[Figure]) -> str:
         f'<text x="{left + scale}" y="18" text-anchor="middle">target</text>'
         f'<line x1="{left + scale}" x2="{left + scale}" y1="24" y2="{height}" stroke="#888"/>{"".join(rows)}</svg>\n'
     )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _escaped(text: str) -> str:
