@@ -1,34 +1,11 @@
 """A full disk stops the polling, says why, and goes on by itself: nothing that was handed over is lost."""
 
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.fakes.stage import Stage
 
 Stages = Callable[..., Stage]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB, for the home alone."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system small enough to be filled")
-    place = Path(f"/tmp/bridge-disk-{os.getpid()}-{os.urandom(3).hex()}")
-    place.mkdir(mode=0o755)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=755", "tmpfs", str(place)], check=False)
-    if mounted.returncode != 0:
-        place.rmdir()
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def fill(place: Path) -> Path:

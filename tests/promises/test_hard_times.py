@@ -1,14 +1,11 @@
 """A machine that misbehaves under a running bridge: its clock, its disk, its attention. Nothing is lost, nothing twice."""
 
 import os
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.fakes.stage import FAKE_AGENT, Stage
 
@@ -98,36 +95,21 @@ def test_a_disk_that_takes_its_time_delays_answers_and_loses_none(stage: Stages)
         assert bridge.wechat.view().texts(bridge.me) == ["one", "three", "four"]
 
 
-@pytest.fixture
-def own_disk() -> Iterator[Path]:
-    """A file system of its own, for the home alone."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system to make it read-only")
-    place = Path(f"/tmp/bridge-disk-{os.getpid()}-{os.urandom(3).hex()}")
-    place.mkdir(mode=0o755)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs", str(place)], check=False).returncode:
-        place.rmdir()
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def test_on_a_read_only_disk_it_says_so_in_one_line_and_starts_once_it_can_write(stage: Stages, own_disk: Path) -> None:
-    with stage(home=own_disk / "home", settings="[workers]\nmin_free_mb = 0") as bridge:
+def test_on_a_read_only_disk_it_says_so_in_one_line_and_starts_once_it_can_write(
+    stage: Stages, small_disk: Path
+) -> None:
+    with stage(home=small_disk / "home", settings="[workers]\nmin_free_mb = 0") as bridge:
         bridge.begin()
         bridge.answer_to(bridge.me, "before")
         assert bridge.bridge.stop() == 0
         bridge.say(bridge.me, "while it could not")
 
-        subprocess.run(["mount", "-o", "remount,ro", str(own_disk)], check=True)
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
         bridge.bridge.start(wait=False)
         assert bridge.bridge.process is not None and bridge.bridge.process.wait(30) == 1
         bridge.bridge.wait_log("read-only")
-        assert bridge.bridge.lines == [f"{own_disk / 'home'}: lies on a disk that is read-only"]
-        subprocess.run(["mount", "-o", "remount,rw", str(own_disk)], check=True)
+        assert bridge.bridge.lines == [f"{small_disk / 'home'}: lies on a disk that is read-only"]
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
         bridge.bridge.start()
 
         assert bridge.hears(bridge.me, "while it could not") == ["before", "while it could not"]
