@@ -12,6 +12,7 @@ import re
 import sys
 import wave
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,8 @@ from protocol.content import Prompt
 FOLDER = "voice"  # of the session's
 SUFFIX = ".silk"
 RATE_HZ = 24_000  # mono, 16 bits: what the decoder makes of WeChat's voice
-SILK_BYTES = 2 * 1024 * 1024  # an hour of speech; a voice message has a minute at most
+SILK_BYTES = 512 * 1024  # a voice message has a minute at most, which is a third of this
+SOUND_BYTES = 5 * 60 * RATE_HZ * 2  # silence is so small that its sound could be a thousand times as large
 DECODE_S = 10.0
 
 
@@ -83,15 +85,23 @@ def decode(silk: str, wav: str) -> None:
     """In a process of its own. Whatever goes wrong ends it."""
     import pysilk  # an extra: bridge-supervisor[voice]
 
-    data = Path(silk).read_bytes()
+    with open(silk, "rb") as file:
+        data = file.read(SILK_BYTES + 1)
     if len(data) > SILK_BYTES:
         sys.exit("too long")
-    sound = io.BytesIO()
+    sound = _Bounded()
     pysilk.decode(io.BytesIO(data), sound, RATE_HZ)
     unfinished = Path(f"{wav}.part")
-    with wave.open(str(unfinished), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE_HZ)
-        file.writeframes(sound.getvalue())
+    with wave.open(str(unfinished), "wb") as made:
+        made.setnchannels(1)
+        made.setsampwidth(2)
+        made.setframerate(RATE_HZ)
+        made.writeframes(sound.getvalue())
     unfinished.rename(wav)
+
+
+class _Bounded(io.BytesIO):
+    def write(self, data: Any, /) -> int:
+        if self.tell() + memoryview(data).nbytes > SOUND_BYTES:
+            sys.exit("too long")
+        return super().write(data)

@@ -55,6 +55,25 @@ def test_what_cannot_be_decoded_stays_what_it_is(folders: tuple[Path, Path], dat
     assert asyncio.run(made_audible(prompt, media, session)) == prompt
 
 
+def test_a_small_file_that_would_become_an_hour_of_sound_stays_what_it_is(folders: tuple[Path, Path]) -> None:
+    media, session = folders
+    out = io.BytesIO()
+    pysilk.encode(io.BytesIO(bytes(RATE_HZ * 2)), out, RATE_HZ, 24_000)
+    packets = out.getvalue()[len(b"\x02#!SILK_V3") :]
+    # Packets: two bytes of length, then that many of silence. The last one is the smallest.
+    each: list[bytes] = []
+    while len(packets) > 2:
+        size = int.from_bytes(packets[:2], "little")
+        each.append(packets[: 2 + size])
+        packets = packets[2 + size :]
+    smallest = min((one for one in each if 2 < len(one) < 1000), key=len)
+    (media / "voice.silk").write_bytes(b"\x02#!SILK_V3" + smallest * (voice.SILK_BYTES // len(smallest) - 1))
+    prompt = Prompt("", (f"[bridge: kept: {media}/voice.silk]",))
+
+    assert asyncio.run(made_audible(prompt, media, session)) == prompt
+    assert not list((session / "voice").iterdir())
+
+
 def test_only_files_of_the_peers_own_media_are_looked_at(folders: tuple[Path, Path]) -> None:
     media, session = folders
     other = session / "voice.silk"
