@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from protocol.agents import HOSTS, RULE_HOSTS, TOOLS_BY_ACCESS, tools_of
+from protocol.agents import HOSTS, RULE_HOSTS, tools_of
 from protocol.content import Access, Role
 from protocol.errors import BridgeError
 from protocol.ids import Generation, LeaseKey, PeerKey
@@ -112,7 +112,7 @@ class Grants:
             ),
             contract=contract(SessionFacts(policy.access, network, str(folders.media))),
             tools=policy.tools,
-            sends=sends(policy),
+            sends=has_tool(policy, "send"),
             stop_grace_s=settings.workers.stop_grace_s,
             gateway_url=admission.url if admission is not None else "",
             token=admission.token if admission is not None else "",
@@ -208,15 +208,10 @@ def terms(policy: PeerPolicy, workers: Workers) -> tuple[object, ...]:
     )
 
 
-def sends(policy: PeerPolicy) -> bool:
-    """Is this the operator's own session, and does it have the `send` tool?"""
-    narrowed = None if policy.tools is None else frozenset(policy.tools)
-    return "send" in tools_of(policy.access, policy.role is Role.OPERATOR, narrowed)
-
-
 def has_tool(policy: PeerPolicy, tool: str) -> bool:
-    """Is this one of the tools that a peer's access level has and its settings leave?"""
-    return tool in TOOLS_BY_ACCESS[policy.access] and (policy.tools is None or tool in policy.tools)
+    """Is this one of the tools that a peer's access level and role have and its settings leave?"""
+    narrowed = None if policy.tools is None else frozenset(policy.tools)
+    return tool in tools_of(policy.access, policy.role is Role.OPERATOR, narrowed)
 
 
 def network_for(policy: PeerPolicy) -> NetworkMode:
