@@ -270,7 +270,7 @@ class Outgoing:
         send_key = self._delivery.new_key()
         try:
             content, name = await asyncio.to_thread(self._wanted, send_key, who, asked)
-        except (OfferRefused, TooLarge, OSError) as error:
+        except (OfferRefused, OSError) as error:
             why = (error.strerror or "it cannot be read") if isinstance(error, OSError) else str(error)
             self._spool.discard(send_key)
             settle(False, "refused", why)
@@ -302,7 +302,7 @@ class Outgoing:
 
     def _wanted(self, send_key: SendKey, who: PeerKey, asked: SendAsked) -> tuple[str, str]:
         """What tells this content from any other, and the picture's name; it lies in the spool then. raises OfferRefused,
-        TooLarge, OSError"""
+        OSError"""
         if asked.text:
             return f"text {hashlib.sha256(asked.text.encode()).hexdigest()}", ""
         if not _FILE_ID.fullmatch(asked.file_id):
